@@ -25,7 +25,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dapo_lit.rewards.verifier import Reference, Verifier
+from dapo_lit.rewards.functions import RewardProblem
+from dapo_lit.rewards.verifier import Verifier
 from math_answers.expression import canonical
 from math_answers.fast import value
 from math_answers.parse import parse_answer
@@ -44,7 +45,7 @@ HOPELESS = [
     "4\x00\x00",
     "\ud800\udfff",
 ]
-Pair = tuple[Reference, str]
+Pair = tuple[RewardProblem, str]
 
 
 def respelled(answer: str, draw: random.Random) -> str:
@@ -80,7 +81,9 @@ def corpus(data: Path, draw: random.Random) -> list[Pair]:
         for _ in range(SAMPLES):
             right = draw.random() < 0.5
             text = respelled(row["answer"], draw) if right else spoiled(row["answer"], answers, draw)
-            pairs.append((Reference(row["id"], row["answer"]), rf"Some steps of reasoning. So it is \boxed{{{text}}}."))
+            pairs.append(
+                (RewardProblem(row["id"], "", row["answer"]), rf"Some steps of reasoning. So it is \boxed{{{text}}}.")
+            )
     draw.shuffle(pairs)
     return pairs
 
@@ -88,13 +91,14 @@ def corpus(data: Path, draw: random.Random) -> list[Pair]:
 def endless(count: int) -> list[Pair]:
     """Answers that are right, small enough to be evaluated, and take longer than the deadline."""
     products = [rf"\prod_{{k=1}}^{{{n}}} \cos(kx)" for n in range(120, 120 + count)]
-    return [(Reference(f"endless-{n}", text), rf"\boxed{{{text} + 0y}}") for n, text in enumerate(products)]
+    return [(RewardProblem(f"endless-{n}", "", text), rf"\boxed{{{text} + 0y}}") for n, text in enumerate(products)]
 
 
 def distinct_surds(count: int) -> list[Pair]:
     """The worst case: every answer is right, another one, and needs the symbolic comparison."""
     return [
-        (Reference(str(n), rf"\sqrt{{{n}}} + 1"), rf"\boxed{{1 + {n}^{{1/2}}}}") for n in range(10_000, 10_000 + count)
+        (RewardProblem(str(n), "", rf"\sqrt{{{n}}} + 1"), rf"\boxed{{1 + {n}^{{1/2}}}}")
+        for n in range(10_000, 10_000 + count)
     ]
 
 
@@ -109,7 +113,7 @@ def measure(pairs: Sequence[Pair]) -> dict[str, Any]:
     forget()
     with Verifier(rule="sympy", extraction="boxed", deadline_s=DEADLINE_S, workers=WORKERS) as verifier:
         start = time.perf_counter()
-        verifier.score([(Reference(str(n), rf"\sqrt{{{n}}}"), rf"\boxed{{{n}^{{1/2}}}}") for n in (2, 3, 5, 6)])
+        verifier.score([(RewardProblem(str(n), "", rf"\sqrt{{{n}}}"), rf"\boxed{{{n}^{{1/2}}}}") for n in (2, 3, 5, 6)])
         warm_s = time.perf_counter() - start
         verifier.service_s.clear()
         in_process: list[float] = []
@@ -156,7 +160,7 @@ def triples(file: Path) -> list[Triple]:
 
 def verdicts_of(rule: Rule, rows: Sequence[Triple]) -> list[bool]:
     with Verifier(rule=rule, extraction="auto", workers=WORKERS) as verifier:
-        scores = verifier.score([(Reference(str(n), gold), pred) for n, (pred, gold, _) in enumerate(rows)])
+        scores = verifier.score([(RewardProblem(str(n), "", gold), pred) for n, (pred, gold, _) in enumerate(rows)])
     return [score.correct for score in scores]
 
 
@@ -228,7 +232,7 @@ def main() -> None:
     print(*(f"{name}: {found}" for name, found in results["agreement"].items()), sep="\n")
 
     pairs = corpus(arguments.data, random.Random(0))
-    hopeless = [(Reference(f"hopeless-{n}", "42"), rf"\boxed{{{text}}}") for n, text in enumerate(HOPELESS)]
+    hopeless = [(RewardProblem(f"hopeless-{n}", "", "42"), rf"\boxed{{{text}}}") for n, text in enumerate(HOPELESS)]
     corpora = {
         "clean": pairs,
         "8 hopeless": _mixed(pairs, hopeless),

@@ -23,7 +23,7 @@ from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.fit import build_trainer
 from dapo_lit.lit.module import DAPOModule
-from dapo_lit.rewards.verifier import Reference
+from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.run_folder import open_run
 from dapo_lit.train import arm_of
@@ -135,7 +135,7 @@ def trl(connection: Connection, work: Work) -> None:
         pairs = []
         for text, at in zip(completions, place, strict=True):
             problem = parts.problems.train[at]
-            pairs.append((Reference(problem.id, problem.answer, problem.problem, problem.meta), text))
+            pairs.append((RewardProblem(problem.id, problem.problem, problem.answer, problem.meta), text))
         scores = parts.verifier.score(pairs)
         found["generated"] = sum(len(ids) for ids in completion_ids)
         found["tokens"] = found["generated"] + sum(lengths[at] for at in place)

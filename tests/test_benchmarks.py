@@ -8,7 +8,8 @@ from dapo_lit.config import config_folder
 from dapo_lit.config.commands import load_benchmark
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import DataError
-from dapo_lit.rewards.verifier import Reference, Verifier
+from dapo_lit.rewards.functions import RewardProblem
+from dapo_lit.rewards.verifier import Verifier
 
 BENCHMARKS = ("aime_2024", "aime_2025", "amc23", "math500", "gsm8k_test")
 
@@ -34,8 +35,8 @@ def test_the_real_benchmarks_are_read_from_the_data_folder_and_their_rule_takes_
             assert all(score.correct for score in right)
 
 
-def reference(problem: Problem) -> Reference:
-    return Reference(problem.id, problem.answer)
+def reference(problem: Problem) -> RewardProblem:
+    return RewardProblem(problem.id, "", problem.answer)
 
 
 def test_the_data_folder_is_taken_where_the_path_itself_is_not_there(tmp_path, monkeypatch):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from dapo_lit.rewards.verifier import Reference, Verifier
+from dapo_lit.rewards.functions import RewardProblem
+from dapo_lit.rewards.verifier import Verifier
 
 pytest.importorskip("reasoning_gym", reason="needs reasoning-gym")
 import reasoning_gym_task
@@ -16,9 +17,9 @@ def verifier():
         yield verifier
 
 
-def asked(dataset: str, count: int = 2) -> list[Reference]:
+def asked(dataset: str, count: int = 2) -> list[RewardProblem]:
     rows = reasoning_gym_task.problems(dataset, count, {}, seed=5)
-    return [Reference(str(i), row.pop("answer"), row.pop("problem"), row) for i, row in enumerate(rows)]
+    return [RewardProblem(str(i), row.pop("problem"), row.pop("answer"), row) for i, row in enumerate(rows)]
 
 
 @pytest.mark.parametrize("dataset", ["countdown", "spiral_matrix", "simple_integration"])

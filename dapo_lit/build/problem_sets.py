@@ -13,7 +13,7 @@ from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.commands import Benchmark
 from dapo_lit.config.sections import Task
 from dapo_lit.data.problem import Problem
-from dapo_lit.data.selection import SelectionReport, select
+from dapo_lit.data.selection import SelectionReport, deduplicate
 from dapo_lit.data.sources import DataError, load_heldout, load_problems, load_with_selection
 from dapo_lit.data.templates import agreed_template
 from dapo_lit.engines.protocol import Sampling, token_ids
@@ -37,13 +37,13 @@ def problems(config: Config) -> Problems:
     """The task's training and held-out problems; a file is read and checked completely."""
     task = config.task
     found = _file_problems(task) if task.name == "file" else _generated_problems(task)
-    train = select(
-        found.train,
-        found.selection,
-        drops_duplicates=task.deduplicate,
-        num_problems=task.num_problems,
-    )
-    return replace(found, train=train)
+    train = found.train
+    if task.deduplicate:
+        train, counts = deduplicate(train)
+        found.selection.add_duplicates(counts)
+        if not train:
+            raise DataError("task.deduplicate leaves no problem to train on: every statement has conflicting answers")
+    return replace(found, train=train[: task.num_problems])
 
 
 def _generated_problems(task: Task) -> Problems:

@@ -23,8 +23,8 @@ class ProblemOrder:
     """An endless iteration over the problems, epoch after epoch.
 
     >>> order = ProblemOrder(num_problems=3, seed=0)
-    >>> sorted(order.next(3)), order.epoch
-    ([0, 1, 2], 1)
+    >>> sorted(order.next() for _ in range(3))
+    [0, 1, 2]
     """
 
     num_problems: int
@@ -33,27 +33,13 @@ class ProblemOrder:
     """Problems returned since the start of the run, over all epochs."""
     _cached: tuple[int, list[int]] | None = field(default=None, init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        if self.num_problems < 1:
-            raise ValueError("there is no problem to visit: the data set is empty, or a filter dropped every problem")
-
-    @property
-    def epoch(self) -> int:
-        """Epochs completed."""
-        return self.position // self.num_problems
-
-    def next(self, count: int) -> list[int]:
-        """Indices of the next `count` problems.
-
-        An index may occur more than once if the call crosses into the next epoch.
-        """
-        indices: list[int] = []
-        while len(indices) < count:
-            epoch, offset = divmod(self.position, self.num_problems)
-            taken = self._permutation(epoch)[offset : offset + count - len(indices)]
-            indices += taken
-            self.position += len(taken)
-        return indices
+    def next(self) -> int:
+        """The index of the next problem."""
+        epoch, place = divmod(self.position, self.num_problems)
+        if self._cached is None or self._cached[0] != epoch:
+            self._cached = (epoch, epoch_permutation(self.num_problems, self.seed, epoch))
+        self.position += 1
+        return self._cached[1][place]
 
     def state_dict(self) -> dict[str, int]:
         return {"num_problems": self.num_problems, "seed": self.seed, "position": self.position}
@@ -70,8 +56,3 @@ class ProblemOrder:
                     "use the same data, filters and seed, or start a new run with resume=false"
                 )
         self.position = state["position"]
-
-    def _permutation(self, epoch: int) -> list[int]:
-        if self._cached is None or self._cached[0] != epoch:
-            self._cached = (epoch, epoch_permutation(self.num_problems, self.seed, epoch))
-        return self._cached[1]

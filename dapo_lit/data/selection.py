@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dapo_lit.data.problem import Problem
-from dapo_lit.data.rows import DataError
 
 
 def statement_key(problem: Problem) -> tuple[str, ...]:
@@ -66,24 +65,3 @@ class SelectionReport:
         if num_long or num_long_heldout:
             line += f"; left out, prompt above task.max_prompt_tokens: {num_long:,} and {num_long_heldout:,}"
         return SelectionReport({**self.counts, **counts}, [*self.lines, line])
-
-
-def select(
-    problems: Sequence[Problem],
-    selection: SelectionReport,
-    *,
-    drops_duplicates: bool = False,
-    num_problems: int | None = None,
-) -> list[Problem]:
-    """The problems to train on, in their order; what is dropped is added to `selection`.
-
-    num_problems: keeps the first so many of the rest.
-    Raises DataError if nothing is left, naming the filter that dropped the last problem.
-    """
-    kept = list(problems)
-    if drops_duplicates:
-        kept, counts = deduplicate(kept)
-        selection.add_duplicates(counts)
-        if not kept:
-            raise DataError("task.deduplicate leaves no problem to train on: every statement has conflicting answers")
-    return kept[:num_problems]

@@ -9,8 +9,9 @@ from typing import Any
 from dapo_lit.engines.protocol import RolloutEngine, Sample, SampleKey, SampleRequest, Sampling
 from dapo_lit.evaluation.voting import VoteCounts, consensus, pass_at_k, vote_counts
 from dapo_lit.ranks import ALONE, Ranks
+from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.score import Score
-from dapo_lit.rewards.verifier import Reference, Verifier
+from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.records import Prompt
 
 EVALUATION_STEP = -1
@@ -126,9 +127,7 @@ def evaluated_samples(
     A sample's noise depends only on seed, problem and index, so an interrupted evaluation gives the same samples.
     """
     digests = {p.problem.id: question_digest(p) for p in prompts}
-    references = {
-        p.problem.id: Reference(p.problem.id, p.problem.answer, p.problem.problem, p.problem.meta) for p in prompts
-    }
+    problems = {p.id: RewardProblem(p.id, p.problem, p.answer, p.meta) for p in (prompt.problem for prompt in prompts)}
     requests = [
         SampleRequest(SampleKey(EVALUATION_STEP, p.problem.id, 0, index), p.ids)
         for p in prompts
@@ -159,7 +158,7 @@ def evaluated_samples(
     for sample in engine.generate(requests, sampling):
         text = decode(sample.response_ids.tolist())
         unscored[sample.key] = sample, text
-        verifier.submit(sample.key, references[sample.key.problem_id], text)
+        verifier.submit(sample.key, problems[sample.key.problem_id], text)
         yield from scored(verifier.collect())
     yield from scored(verifier.drain(gives_up))
 

@@ -10,7 +10,8 @@ from dapo_lit.data.selection import statement_key
 from dapo_lit.data.sources import DataError
 from dapo_lit.errors import RewardError
 from dapo_lit.preflight.table import Finding
-from dapo_lit.rewards.verifier import Reference, Verifier
+from dapo_lit.rewards.functions import RewardProblem
+from dapo_lit.rewards.verifier import Verifier
 from math_answers.extraction import Extraction
 
 CONTRADICTING = 0.02
@@ -87,12 +88,12 @@ def try_rewards(
 
     Raises RewardError if more than `max_error_frac` of the batch gets no verdict, as of a function that fails.
     """
-    chosen = [Reference(p.id, p.answer, p.problem, p.meta) for p in problems[:PROBLEMS]]
-    right = [FORMATS[extraction].format(reference.answer) for reference in chosen]
+    chosen = [RewardProblem(p.id, p.problem, p.answer, p.meta) for p in problems[:PROBLEMS]]
+    right = [FORMATS[extraction].format(problem.answer) for problem in chosen]
     junk = [*JUNK, FORMATS[extraction].format("qzx")]
     pairs = [
         *zip(chosen, right, strict=True),
-        *((reference, text) for reference in chosen[: PROBLEMS // 4] for text in junk),
+        *((problem, text) for problem in chosen[: PROBLEMS // 4] for text in junk),
     ]
     name = f"reward.rule={verifier.rule} with reward.extraction={extraction}"
     if verifier.function:

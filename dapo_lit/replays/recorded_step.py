@@ -24,8 +24,8 @@ from dapo_lit.imports import only
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.fit import build_trainer
 from dapo_lit.lit.module import DAPOModule
+from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.score import Score
-from dapo_lit.rewards.verifier import Reference
 from dapo_lit.rollout.records import Group
 from dapo_lit.run_files import check_kept, read_table
 from dapo_lit.runs.checkpoint_files import before_step, fault, kept_states
@@ -111,7 +111,7 @@ class RecordedVerdicts:
         self._scores = scores
         self._ready: list[tuple[SampleKey, Score]] = []
 
-    def submit(self, ticket: SampleKey, reference: Reference, text: str) -> None:
+    def submit(self, ticket: SampleKey, problem: RewardProblem, text: str) -> None:
         self._ready.append((ticket, self._scores[ticket]))
 
     def collect(self) -> list[tuple[SampleKey, Score]]:

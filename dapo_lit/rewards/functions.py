@@ -28,7 +28,7 @@ ANSWER_COLUMNS = ("answer", "solution", "ground_truth")
 
 @dataclass(frozen=True)
 class RewardProblem:
-    """A problem as a reward function sees it."""
+    """A problem as a reward sees it. The built-in rules read the answer alone."""
 
     id: str
     problem: str

@@ -21,29 +21,12 @@ BATCH = 32
 """Completions that a reward function gets at once while the workers are busy."""
 
 
-@dataclass(frozen=True)
-class Reference:
-    """The reference a response is checked against.
-
-    >>> Reference(problem_id="gsm8k-0", answer="5").answer
-    '5'
-    """
-
-    problem_id: str
-    answer: str
-    problem: str = ""
-    """The statement; the built-in rules do not read it, custom rewards may."""
-    meta: Mapping[str, object] = field(default_factory=dict)
-    sample: str = ""
-    """Names the sample among all of the run's samples of this problem, for rewards that are drawn at random."""
-
-
 @dataclass
 class _Response:
     """A response that has no score yet."""
 
     ticket: Ticket
-    reference: Reference
+    problem: RewardProblem
     text: str
     prediction: str | None
     correctness: Score | None = None
@@ -57,19 +40,19 @@ class _Response:
 
 
 class Verifier:
-    """Turns (reference, response) pairs into scores: 1 if the response is right, else `wrong_value` (DAPO Eq. 7).
+    """Turns (problem, response) pairs into scores: 1 if the response is right, else `wrong_value` (DAPO Eq. 7).
 
     `rule` and `extraction` decide what is right, or `function`, a path to a reward function of your own. `weights`
     makes the value a weighted sum of `correctness` (1 or `wrong_value`, or the value of `function`), `format`,
     `length`, and reward functions named by their paths. Worker processes start with the first response that needs one;
-    each may hold `memory_mb` of address space. A response whose verification takes longer than `deadline_s`, or fails,
-    has no verdict: its score is `missing`.
+    each may hold 2 GiB, or what a function asks for. A response whose verification takes longer than `deadline_s`, or
+    fails, has no verdict: its score is `missing`.
 
     Use it in one thread of one process. Raises ValueError for settings that make no sense, RuntimeError if the workers
     cannot run.
 
     >>> with Verifier(rule="numeric", extraction="hash") as verifier:
-    ...     verifier.score([(Reference("a", "20"), "7+4=11;11+9=20;#20")])[0].value
+    ...     verifier.score([(RewardProblem("a", "", "20"), "7+4=11;11+9=20;#20")])[0].value
     1.0
     """
 
@@ -83,7 +66,6 @@ class Verifier:
         workers: int = 2,
         function: str | None = None,
         weights: Mapping[str, float] | None = None,
-        memory_mb: int = 2048,
     ):
         if function is not None:
             check_path(function)
@@ -95,7 +77,7 @@ class Verifier:
         """The first error of a worker or a reward function, with its traceback if there is one."""
         self.service_s: deque[float] = deque(maxlen=100_000)
         """Seconds that each of the last tasks took in a worker, without waiting."""
-        self._workers, self._memory_mb = workers, memory_mb
+        self._workers = workers
         self._supervisor: Supervisor | None = None
         self._closed = False
         self._ready: list[tuple[Ticket, Score]] = []
@@ -105,11 +87,11 @@ class Verifier:
         self._tasks: dict[int, tuple[str, str] | tuple[str, list[_Response]]] = {}
         self._number = 0
 
-    def submit(self, ticket: Ticket, reference: Reference, text: str) -> None:
+    def submit(self, ticket: Ticket, problem: RewardProblem, text: str) -> None:
         """Queue one response; returns at once. Its score comes back under `ticket` from `collect` or `drain`."""
         if self._closed:
             raise RuntimeError("the verifier is closed")
-        response = _Response(ticket, reference, text, extract(text, self.extraction))
+        response = _Response(ticket, problem, text, extract(text, self.extraction))
         for name in self.weights or ():
             if name in BUILT_IN:
                 response.values[name] = built_in_value(name, text, response.prediction)
@@ -138,11 +120,11 @@ class Verifier:
             self._advance(wait_s=0.5)
         return self.collect()
 
-    def score(self, pairs: Sequence[tuple[Reference, str]]) -> list[Score]:
+    def score(self, pairs: Sequence[tuple[RewardProblem, str]]) -> list[Score]:
         """The scores of `pairs`, in their order. No other response may be pending."""
         self._refuse_pending()
-        for index, (reference, text) in enumerate(pairs):
-            self.submit(index, reference, text)
+        for index, (problem, text) in enumerate(pairs):
+            self.submit(index, problem, text)
         scores = dict(self.drain())
         return [scores[index] for index in range(len(pairs))]
 
@@ -154,7 +136,7 @@ class Verifier:
         self._refuse_pending()
         unweighted = dict.fromkeys(self.weights or (), 0.0)
         for index, (a, b) in enumerate(pairs):
-            response = _Response(index, Reference("", b), a, a, values=dict(unweighted))
+            response = _Response(index, RewardProblem("", "", b), a, a, values=dict(unweighted))
             self._compare(response)
             self._finish_if_complete(response)
         verdicts = dict(self.drain())
@@ -187,7 +169,7 @@ class Verifier:
 
     def _compare(self, response: _Response) -> None:
         """Decides in process, from the cache, or sends the pair to a worker, once however many responses share it."""
-        prediction, answer = response.prediction, self._reference(response.reference.answer)
+        prediction, answer = response.prediction, self._reference(response.problem.answer)
         equal = decide(prediction, answer, self.rule) if prediction is not None else False
         if prediction is None or equal is not None:
             response.correctness = self._verdict(bool(equal), prediction)
@@ -221,22 +203,16 @@ class Verifier:
                 del waiting[:BATCH]
 
     def _send(self, path: str, responses: list[_Response]) -> None:
-        problems = tuple(
-            RewardProblem(
-                r.reference.problem_id, r.reference.problem, r.reference.answer, r.reference.meta, r.reference.sample
-            )
-            for r in responses
-        )
         number = self._next_number()
         self._tasks[number] = (path, responses)
         wrong_value = self.wrong_value if path == self.function else None
-        work = Rewarding(path, problems, tuple(response.text for response in responses), wrong_value)
+        work = Rewarding(path, tuple(r.problem for r in responses), tuple(r.text for r in responses), wrong_value)
         self._pool().submit(Task(number, self.deadline_s * len(responses), work))
 
     def _pool(self) -> Supervisor:
         if self._supervisor is None:
             symbolic = self.function is None and self.rule == "sympy"
-            self._supervisor = Supervisor(Setup(symbolic, self._functions(), self._memory_mb), self._workers)
+            self._supervisor = Supervisor(Setup(symbolic, self._functions()), self._workers)
         return self._supervisor
 
     def _functions(self) -> tuple[str, ...]:

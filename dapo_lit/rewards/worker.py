@@ -23,6 +23,8 @@ from math_answers.compare import compare_answers
 
 OUT_OF_MEMORY = 77
 """Exit code of a worker that reached its limit: a fresh one takes over."""
+MEMORY_MB = 2048
+"""Address space of a worker, unless a function asks for more."""
 MAX_TRACEBACK = 8000
 """Characters of a traceback, the last ones."""
 
@@ -35,8 +37,6 @@ class Setup:
     """Compares answers: import sympy."""
     functions: tuple[str, ...]
     """Paths of the reward functions to import."""
-    memory_mb: int
-    """Limit of the address space."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def run(connection: socket.socket, setup: Setup) -> None:
     except BaseException as error:
         connection.sendall(framed(f"{type(error).__name__}: {error}".encode(errors="replace")))
         return
-    limit = max(setup.memory_mb, *map(needed_memory_mb, functions.values()), 0) * 2**20
+    limit = max(MEMORY_MB, *map(needed_memory_mb, functions.values())) * 2**20
     with contextlib.suppress(ValueError):  # already above it, or the platform has no such limit
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     connection.sendall(framed(b""))

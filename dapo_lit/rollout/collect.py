@@ -106,7 +106,7 @@ class Collector:
         return [g.group for g in dropped if g.finished]
 
     def _next_position(self) -> int:
-        return self.returned.pop(0) if self.returned else self.order.next(1)[0]
+        return self.returned.pop(0) if self.returned else self.order.next()
 
     def _fill(self, accepted: list[Group], generated: Sequence[Group], step: int) -> list[Group]:
         rules = self.setup.rules

@@ -21,8 +21,8 @@ from dapo_lit.engines.protocol import (
     Sampling,
 )
 from dapo_lit.ranks import Ranks
+from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.score import Score
-from dapo_lit.rewards.verifier import Reference
 from dapo_lit.rollout.dynamic_sampling import CollectionRules
 from dapo_lit.rollout.progress import Progress
 from dapo_lit.rollout.records import Completion, Prompt
@@ -37,7 +37,7 @@ TICK_S = 0.2
 class Verdicts(Protocol):
     """The scorer of samples: a Verifier, or the verdicts of a recording."""
 
-    def submit(self, ticket: SampleKey, reference: Reference, text: str) -> None: ...
+    def submit(self, ticket: SampleKey, problem: RewardProblem, text: str) -> None: ...
 
     def collect(self) -> list[tuple[Any, Score]]: ...
 
@@ -168,7 +168,7 @@ class RankSampling:
         for sample in samples if setup.ranks.leads_engine else ():
             key, text = sample.key, setup.decode(sample.response_ids.tolist())
             self._unscored[key] = sample, text
-            setup.verifier.submit(key, _reference(self._problem(key), key), text)
+            setup.verifier.submit(key, _asked(self._problem(key), key), text)
             self._in_flight[_group(key)] -= 1
             closed_group |= not self._in_flight[_group(key)]
         return closed_group
@@ -184,6 +184,6 @@ def _group(key: SampleKey) -> tuple[int, str, int]:
     return key.step, key.problem_id, key.attempt
 
 
-def _reference(problem: Problem, key: SampleKey) -> Reference:
+def _asked(problem: Problem, key: SampleKey) -> RewardProblem:
     sample = f"{key.step}/{key.attempt}/{key.sample_index}"
-    return Reference(problem.id, problem.answer, problem.problem, problem.meta, sample)
+    return RewardProblem(problem.id, problem.problem, problem.answer, problem.meta, sample)

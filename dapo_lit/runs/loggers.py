@@ -23,6 +23,13 @@ PAGE_EVERY_S = 20.0
 """At least so long between two writes of the run's page."""
 MOST_ROWS = 1_000
 """Completions of a step that Weights & Biases gets."""
+SHOWN = {
+    "rollout/accuracy": "accuracy {:.3f}",
+    "rollout/entropy": "entropy {:.3f}",
+    "rollout/length_mean": "length {:.1f}",
+    "perf/tokens_per_s": "{:.0f} tok/s",
+}
+"""In the line of a step, where the row has them."""
 
 
 class Loggers:
@@ -75,13 +82,14 @@ class Display:
     def row(self, row: Mapping[str, Any]) -> None:
         if not self.first_row:  # step 0, or the first step of a resumed run
             self.started, self.first_row = time.perf_counter(), row
-        line = [f"step {row['step']}/{self.budget.steps}", summary(row)]
+        line = [f"step {row['step']}/{self.budget.steps}"]
+        line += [form.format(row[key]) for key, form in SHOWN.items() if row.get(key) is not None]
         if (steps := remaining_steps(self.budget, self.first_row, row)) is not None:
             pace = (time.perf_counter() - self.started) / (row["step"] - self.first_row["step"])
             left = str(timedelta(seconds=round(pace * steps)))
             line.append(f"eta {left.removeprefix('0:')}")  # the line fits a terminal of 80 columns
         line += [f"{k.removeprefix('eval/')} {v:.3f}" for k, v in row.items() if k.startswith("eval/") and "avg@" in k]
-        print("  ".join(filter(None, line)), flush=True)
+        print("  ".join(line), flush=True)
 
 
 def remaining_steps(budget: Budget, first: Mapping[str, Any], row: Mapping[str, Any]) -> int | None:
@@ -99,19 +107,6 @@ def remaining_steps(budget: Budget, first: Mapping[str, Any], row: Mapping[str, 
     if budget.tokens_generated is not None and spent > 0:
         remaining.append(math.ceil((budget.tokens_generated - row["tokens_generated"]) / spent * done))
     return max(0, min(remaining))
-
-
-def summary(row: Mapping[str, Any]) -> str:
-    """Summarises one row: accuracy, entropy, length and speed.
-
-    >>> summary({"rollout/accuracy": 0.5, "rollout/entropy": 0.25, "perf/tokens_per_s": 900.0})
-    'accuracy 0.500  entropy 0.250  900 tok/s'
-    """
-    parts = [("accuracy", "rollout/accuracy", ".3f"), ("entropy", "rollout/entropy", ".3f")]
-    parts += [("length", "rollout/length_mean", ".1f")]
-    texts = [f"{name} {row[key]:{form}}" for name, key, form in parts if row.get(key) is not None]
-    texts += [f"{row['perf/tokens_per_s']:.0f} tok/s"] if row.get("perf/tokens_per_s") is not None else []
-    return "  ".join(texts)
 
 
 class WandbRun:

@@ -5,34 +5,17 @@ micro-batches. Matrix products cost linearly in a sequence's tokens, attention q
 """
 
 import heapq
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from transformers import PretrainedConfig
 
 
-@dataclass(frozen=True)
-class CostModel:
-    """Multiply-adds of a forward pass over one sequence of s tokens: `linear * s + quadratic * s^2`.
+def cost_of(model: PretrainedConfig) -> Callable[[int], float]:
+    """Multiply-adds of a forward pass over one sequence, by its tokens, from the config of a Llama-like model.
 
-    A backward pass costs twice that: the shares stay the same.
-
-    >>> CostModel(linear=10.0, quadratic=1.0)(3)
-    39.0
-    """
-
-    linear: float
-    quadratic: float
-
-    def __call__(self, tokens: int) -> float:
-        return self.linear * tokens + self.quadratic * tokens * tokens
-
-
-def cost_of(model: PretrainedConfig) -> CostModel:
-    """From the config of a Llama-like model, without the head, which is linear in the tokens that are scored.
-
-    A layer multiplies each token with the projections of queries, keys, values and output and with the three matrices
-    of the gated MLP. Causal attention takes s^2 / 2 products of head_dim per head, for the scores and for the values.
+    Without the head, which is linear in the tokens that are scored. A backward pass costs twice that: the shares stay
+    the same. A layer multiplies each token with the projections of queries, keys, values and output and with the three
+    matrices of the gated MLP. Causal attention takes s^2 / 2 products of head_dim per head, for scores and for values.
     """
     head_dim = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
     keys = getattr(model, "num_key_value_heads", None) or model.num_attention_heads
@@ -40,10 +23,9 @@ def cost_of(model: PretrainedConfig) -> CostModel:
     widths = (getattr(model, name, None) for name in ("intermediate_size", "ffn_dim", "n_inner"))
     width = next(filter(None, widths), 4 * model.hidden_size)
     projections = model.hidden_size * head_dim * (2 * model.num_attention_heads + 2 * keys)
-    return CostModel(
-        linear=float(model.num_hidden_layers * (projections + 3 * model.hidden_size * width)),
-        quadratic=float(model.num_hidden_layers * model.num_attention_heads * head_dim),
-    )
+    linear = float(model.num_hidden_layers * (projections + 3 * model.hidden_size * width))
+    quadratic = float(model.num_hidden_layers * model.num_attention_heads * head_dim)
+    return lambda tokens: linear * tokens + quadratic * tokens * tokens
 
 
 def balance(costs: Sequence[float], ranks: int) -> list[list[int]]:

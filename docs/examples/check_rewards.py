@@ -22,8 +22,9 @@ from dapo_lit.data.rows import BadRows, read_rows
 from dapo_lit.data.rows import Row as Record
 from dapo_lit.errors import UserError
 from dapo_lit.preflight.problems import try_rewards
+from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.score import Score
-from dapo_lit.rewards.verifier import Reference, Verifier
+from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.screen import print_table
 from dapo_lit.tasks import four_sums
 from math_answers.extraction import Extraction
@@ -36,7 +37,7 @@ SAID = {True: "right", False: "wrong", None: "?"}
 
 
 class Row(NamedTuple):
-    reference: Reference
+    reference: RewardProblem
     """Named by the line of the row."""
     pred: str
     equal: bool | None
@@ -51,7 +52,7 @@ def row_of(record: Record) -> Row:
     if equal is not None and not isinstance(equal, bool):
         raise record.error(f"`equal` must be true or false, not {equal!r}")
     meta = {key: value for key, value in fields.items() if key not in OWN}
-    reference = Reference(record.place.split()[1], gold, str(fields.get("problem", "")), meta)
+    reference = RewardProblem(record.place.split()[1], str(fields.get("problem", "")), gold, meta)
     return Row(reference, pred, None if fields.get("ambiguous") else equal)
 
 
@@ -80,9 +81,7 @@ def disagreements(rows: Sequence[Row], found: Sequence[Sequence[Score]]) -> list
         verdicts = [score.correct for score in scores]
         if len({*verdicts, *([] if row.equal is None else [row.equal])}) > 1:
             said = [SAID[verdict] for verdict in (*verdicts, row.equal)]
-            lines.append(
-                [row.reference.problem_id, *said, cut(scores[0].answer or "(none)"), cut(row.reference.answer)]
-            )
+            lines.append([row.reference.id, *said, cut(scores[0].answer or "(none)"), cut(row.reference.answer)])
     return lines
 
 
@@ -110,9 +109,7 @@ def main(arguments: Sequence[str]) -> int:
             rule = "numeric" if options.function else name
             with Verifier(rule=rule, extraction=options.extraction, function=options.function) as verifier:
                 if options.function:
-                    problems = [
-                        Problem(r.problem_id, r.problem, r.answer, r.meta) for r, *_ in rows
-                    ] or four_sums.problems()
+                    problems = [Problem(r.id, r.problem, r.answer, r.meta) for r, *_ in rows] or four_sums.problems()
                     finding = try_rewards(verifier, problems, options.extraction)
                     print("\n".join([finding.words, *finding.warnings]))
                 started = time.perf_counter()

@@ -22,7 +22,8 @@ from dapo_lit.data.templates import PromptTemplate
 from dapo_lit.engines.protocol import RolloutEngine, SampleKey, SampleRequest, Sampling, token_ids
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer
-from dapo_lit.rewards.verifier import Reference, Verifier
+from dapo_lit.rewards.functions import RewardProblem
+from dapo_lit.rewards.verifier import Verifier
 
 HEADINGS = ("ANSWER FORMAT", "REWRITTEN STATEMENT", "SOLUTION", "INTEGER ANSWER")
 _HEADING = re.compile(rf"^[#*<\s]*(?:\d\.\s*)?({'|'.join(HEADINGS)})[>*:#\s]*$", re.MULTILINE)
@@ -89,7 +90,7 @@ class Transformer:
             sections = self.rewritten(problem)
             statement, value = sections["REWRITTEN STATEMENT"], integer(sections["INTEGER ANSWER"])
             solutions = self.texts(problem.id, self.solving, statement, 1, self.args.solutions)
-            scores = self.verifier.score([(Reference(problem.id, str(value)), text) for text, _ in solutions])
+            scores = self.verifier.score([(RewardProblem(problem.id, "", str(value)), text) for text, _ in solutions])
             agreeing = sum(score.correct for score in scores)
             if 2 * agreeing <= len(scores):
                 raise RejectedError(f"inconsistent: {agreeing} of {len(scores)} solutions give {value}")

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from dapo_lit.rewards.verifier import Reference, Verifier
+from dapo_lit.rewards.functions import RewardProblem
+from dapo_lit.rewards.verifier import Verifier
 
 HERE = str(Path(__file__).parent)
-QUESTION = Reference("p1", "42", problem="?", meta={"level": 3})
+QUESTION = RewardProblem("p1", "?", "42", meta={"level": 3})
 
 
 @pytest.fixture(autouse=True)

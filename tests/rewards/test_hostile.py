@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dapo_lit.rewards.verifier import Reference, Verifier
+from dapo_lit.rewards.functions import RewardProblem
+from dapo_lit.rewards.verifier import Verifier
 from math_answers.compare import compare_answers
 from math_answers.extraction import extract
 from math_answers.full import FullComparer
@@ -43,7 +44,7 @@ def test_hostile_answers_are_wrong_without_a_timeout_and_execute_nothing(rule, t
     marker = tmp_path / "executed"
     texts = [text.replace("{marker}", str(marker)) for text in HOSTILE]
     with Verifier(rule=rule, extraction="boxed", deadline_s=5.0) as verifier:
-        scores = verifier.score([(Reference("p", "42"), rf"so \boxed{{{text}}}") for text in texts])
+        scores = verifier.score([(RewardProblem("p", "", "42"), rf"so \boxed{{{text}}}") for text in texts])
     wrong = [(text[:60], score) for text, score in zip(texts, scores, strict=True) if score.correct or score.timed_out]
     # Minerva's normalisation is lossy by design, but none of these texts is 42 to it.
     assert wrong == []

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.supervisor import WorkersLostError
-from dapo_lit.rewards.verifier import Reference, Verifier
+from dapo_lit.rewards.verifier import Verifier
 
 HERE = str(Path(__file__).parent)
 SLEEP = f"61.{os.getpid()}"
-QUESTION = Reference("p1", "42", problem="?", meta={"level": 3})
+QUESTION = RewardProblem("p1", "?", "42", meta={"level": 3})
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +29,7 @@ def verifier(**settings: Any) -> Verifier:
 
 @pytest.fixture
 def obeying():
-    with verifier(deadline_s=0.3, workers=2, memory_mb=1024) as made:
+    with verifier(deadline_s=0.3, workers=2) as made:
         yield made
 
 
@@ -159,9 +160,10 @@ def test_killed_workers_leave_no_zombie_and_closing_leaves_no_process(obeying):
 def test_the_processes_die_with_a_training_process_that_is_killed(tmp_path):
     code = """
 import sys, time
-from dapo_lit.rewards.verifier import Reference, Verifier
+from dapo_lit.rewards.functions import RewardProblem
+from dapo_lit.rewards.verifier import Verifier
 verifier = Verifier(rule="sympy", extraction="hash")
-verifier.score([(Reference("a", r"\\sqrt{8}"), r"#2\\sqrt{2}")])
+verifier.score([(RewardProblem("a", "", r"\\sqrt{8}"), r"#2\\sqrt{2}")])
 while len(list(verifier._supervisor.pids())) < 3:
     verifier.collect()
     time.sleep(0.01)
@@ -218,11 +220,12 @@ def test_a_weighted_reward_is_the_sum_of_its_parts_and_correctness_stays_raw():
 def test_the_numeric_path_imports_neither_sympy_nor_torch_and_starts_no_process():
     code = """
 import sys, subprocess
-from dapo_lit.rewards.verifier import Reference, Verifier
+from dapo_lit.rewards.functions import RewardProblem
+from dapo_lit.rewards.verifier import Verifier
 def refuse(*args, **kwargs): raise AssertionError("a process was started")
 subprocess.Popen = refuse
 with Verifier(rule="numeric", extraction="hash") as verifier:
-    assert verifier.score([(Reference("a", "20"), "#20")])[0].correct
+    assert verifier.score([(RewardProblem("a", "", "20"), "#20")])[0].correct
 assert not {"sympy", "torch", "math_verify", "mpmath"} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

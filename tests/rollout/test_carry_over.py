@@ -126,7 +126,7 @@ def test_problems_that_were_returned_and_not_asked_yet_stay_in_line_behind_new_o
 @pytest.mark.parametrize(("request_groups", "generated"), [(3, 6), (5, 5)])
 def test_groups_are_asked_for_in_batches_of_the_size_that_is_asked_for(request_groups, generated):
     """The first problem is unmixed: one group more than the batch of 3 is needed, or the rest of a whole request."""
-    first = f"p{ProblemOrder(8, seed=0).next(1)[0]}"
+    first = f"p{ProblemOrder(8, seed=0).next()}"
     step = collector(
         lambda key: answers(RIGHT if key.sample_index == 0 and key.problem_id != first else WRONG),
         replace(RULES, request_groups=request_groups, margin=0.0),

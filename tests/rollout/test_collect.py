@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 from scripted_engine import ScriptedEngine, ScriptedResponse
 
-from dapo_lit.data.order import ProblemOrder
+from dapo_lit.data.order import ProblemOrder, epoch_permutation
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import SampleKey, Sampling
 from dapo_lit.rewards.verifier import Verifier
@@ -72,7 +72,7 @@ def indices(groups: list[Group]) -> list[int]:
 
 
 def test_every_generated_group_is_accounted_for():
-    ids = [f"p{i}" for i in ProblemOrder(8, seed=0).next(8)]
+    ids = [f"p{i}" for i in epoch_permutation(8, seed=0, epoch=0)]
     script = by_problem({ids[0]: "r", ids[1]: "w", ids[2]: "w"})
     # 3 groups are under way at first; each that ends unmixed is replaced, until the rate of 0 kept of 2 (one is added
     # to both: 1 of 3) is taken as known and 9 are wanted; r w w and 9 more make 12, the allowance.
@@ -116,7 +116,7 @@ ALL_WRONG = by_problem(dict.fromkeys([f"p{i}" for i in range(8)], "w"))
 
 
 def one_mixed_problem(key: SampleKey) -> ScriptedResponse:
-    first = f"p{ProblemOrder(20, seed=0).next(1)[0]}"
+    first = f"p{ProblemOrder(20, seed=0).next()}"
     return answers(RIGHT if key.problem_id == first and key.sample_index == 0 else WRONG)
 
 
@@ -144,7 +144,7 @@ def test_replay_fills_the_step_with_mixed_groups_of_earlier_steps_newest_first(a
 
     A step that is sampled ahead is older by so much, and a replayed group with it.
     """
-    order = [f"p{i}" for i in ProblemOrder(20, seed=0).next(12)]
+    order = [f"p{i}" for i in epoch_permutation(20, seed=0, epoch=0)[:12]]
     script = by_problem({order[2]: "w", order[5]: "w", order[8]: "r", order[11]: "w"})
     rules = replace(RULES, max_rounds=1, on_exhausted="replay", max_staleness=1 + ahead)
     made = collector(script, rules, problems=20)
@@ -178,7 +178,7 @@ def test_a_margin_of_the_pass_rate_narrows_what_is_kept(margin, kept):
 
 def surplus_after_one_step(carry: Literal["none", "finished", "all"]) -> Collector:
     """The first group ends last and is mixed like all others, so those behind it wait for it."""
-    ids = [f"p{i}" for i in ProblemOrder(8, seed=0).next(8)]
+    ids = [f"p{i}" for i in epoch_permutation(8, seed=0, epoch=0)]
 
     def script(key: SampleKey) -> ScriptedResponse:
         right = key.sample_index == 0
@@ -214,7 +214,7 @@ def test_without_carry_over_the_surplus_is_dropped_counted_and_asked_again_first
     assert first.metrics["sampling/groups_surplus"] == 3
     assert indices(first.surplus) == [3]
     assert made.carried == []
-    order = ProblemOrder(8, seed=0).next(6)
+    order = epoch_permutation(8, seed=0, epoch=0)[:6]
     assert made.returned == order[3:]
     assert [g.problem.id for g in made.collect(2, 1).accepted] == [f"p{i}" for i in order[3:]]
 

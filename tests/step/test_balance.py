@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config
 
-from dapo_lit.step.balance import CostModel, balance, balance_frac, cost_of, first_fit
+from dapo_lit.step.balance import balance, balance_frac, cost_of, first_fit
 
 TOKENS = st.lists(st.integers(1, 50), min_size=1, max_size=40)
 
@@ -54,7 +54,7 @@ def test_the_linear_cost_is_the_number_of_weights_outside_embedding_and_norms():
     model = AutoModelForCausalLM.from_config(config)
     weights = sum(p.numel() for n, p in model.named_parameters() if "layers" in n and p.ndim == 2)
     # causal attention of s tokens: s^2 / 2 pairs, two products of 6 for each, 4 heads, 3 layers
-    assert cost_of(config) == CostModel(linear=float(weights), quadratic=3 * 4 * 6)
+    assert [cost_of(config)(s) for s in (1, 10)] == [weights + 72, 10 * weights + 100 * 72]
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "opt"])
@@ -62,4 +62,4 @@ def test_a_family_with_other_names_has_the_cost_of_its_sizes(family):
     sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
     wide = {"gpt2": "n_inner", "gpt_neox": "intermediate_size", "opt": "ffn_dim"}[family]
     # Four projections of 8 x 8 and three matrices of 8 x 20, in two layers.
-    assert cost_of(AutoConfig.for_model(family, **sizes, **{wide: 20})).linear == 2 * (4 * 64 + 3 * 160)
+    assert cost_of(AutoConfig.for_model(family, **sizes, **{wide: 20}))(1) == 2 * (4 * 64 + 3 * 160) + 16

@@ -4,7 +4,7 @@ import pytest
 
 from dapo_lit.build.problem_sets import problems as problem_sets
 from dapo_lit.rewards.functions import RewardProblem
-from dapo_lit.rewards.verifier import Reference, Verifier
+from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.tasks import string_programs
 from dapo_lit.tasks.string_programs import Programs, problems, reward, run
 
@@ -35,7 +35,7 @@ def test_any_program_that_is_right_on_the_hidden_pairs_too_is_right():
 
 def test_the_problems_are_solved_by_their_own_answers_in_a_worker():
     drawn = problems(20, held_out=False, programs=Programs(max_steps=3))
-    pairs = [(Reference(p.id, p.answer, p.problem, p.meta), f"#{p.answer}") for p in drawn]
+    pairs = [(RewardProblem(p.id, p.problem, p.answer, p.meta), f"#{p.answer}") for p in drawn]
     wrong = [(reference, "#") for reference, _ in pairs]
     with Verifier(
         rule="numeric", extraction="hash", function="dapo_lit.tasks.string_programs.reward", workers=1
