@@ -102,7 +102,7 @@ def product_seconds(model: PreTrainedModel, rows: int) -> float:
 def vllm_engine(model: PreTrainedModel, eos: int | None, batch: int, limit: int) -> RolloutEngine:
     from dapo_lit.engines.vllm_engine.engine import VllmEngine, VllmSettings
 
-    settings = VllmSettings(max_model_tokens=limit, max_batch_size=batch, kv_cache_gb=2.0, eager=False)
+    settings = VllmSettings(max_model_tokens=limit, max_batch_size=batch, kv_cache_gb=2.0)
     return VllmEngine(model.config, eos_ids=[] if eos is None else [eos], dtype=torch.float32, settings=settings)
 
 

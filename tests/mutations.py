@@ -175,7 +175,7 @@ FAULTS = (
     Fault("the sampling noise ignores the attempt", "engines/noise.py",
         'f"{seed}|{key.step}|{key.attempt}|{key.sample_index}|{key.problem_id}"',
         'f"{seed}|{key.step}|{key.sample_index}|{key.problem_id}"', ("tests/engines/test_noise.py",)),
-    Fault("pass@k is 1 - (1 - p)^k", "pass_at_k.py",
+    Fault("pass@k is 1 - (1 - p)^k", "evaluation/voting.py",
         "return 1 - comb(num_samples - num_correct, k) / comb(num_samples, k)",
         "return 1 - (1 - num_correct / num_samples) ** k", ("tests/evaluation/test_evaluation.py", "-k", "pass_at_k")),
     Fault("a resumed run forgets the keep rate", "rollout/collect.py",

@@ -56,13 +56,6 @@ def test_a_damaged_checkpoint_is_skipped_set_aside_and_told(folder, capsys, shar
     assert fault(newest) is None
 
 
-def test_a_kill_between_the_renames_of_a_replacement_gives_the_older_checkpoint_its_name_back(folder):
-    save(folder, 1, sharded=True)
-    final = folder / "step_000001.ckpt"
-    final.rename(folder / "step_000001.ckpt.replaced")
-    assert newest_good(folder) == final
-
-
 def test_slurms_signal_saves_and_ends_the_run_as_preempted(tmp_path, compose, monkeypatch, capsys):
     original = Recorder.on_train_batch_end
 
