@@ -222,9 +222,9 @@ def test_without_carry_over_the_surplus_is_dropped_counted_and_asked_again_first
 def test_a_problem_that_comes_twice_in_a_step_gets_other_noise_and_another_name_for_random_rewards(monkeypatch):
     names, submit = [], Verifier.submit
 
-    def listening(self, ticket, reference, text):
-        names.append((reference.problem_id, reference.sample))
-        submit(self, ticket, reference, text)
+    def listening(self, ticket, problem, text):
+        names.append((problem.id, problem.sample))
+        submit(self, ticket, problem, text)
 
     monkeypatch.setattr(Verifier, "submit", listening)
     made = collector(ALL_WRONG, problems=3)

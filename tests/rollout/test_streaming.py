@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scripted_engine import ScriptedResponse
 from test_collect import END, RIGHT, RULES, WRONG, collector, indices
 
+from dapo_lit.data.order import epoch_permutation
 from dapo_lit.engines.protocol import SampleKey, Sampling
 from dapo_lit.rollout.collect import Collector
 from dapo_lit.rollout.dynamic_sampling import Admission, CollectionRules, KeepRate
@@ -80,7 +81,7 @@ def half_done(carry_over: str, **rules) -> Collector:
         return ScriptedResponse((answer, END, END, END), (-0.1, -0.2, -0.3, -0.4), ends_at=8.0 if slow else 4.0)
 
     made = collector(script, replace(RULES, num_prompts=1, max_rounds=9, carry_over=carry_over, margin=0.0, **rules))
-    first = made.setup.prompts[made.order._permutation(0)[0]].problem.id
+    first = made.setup.prompts[epoch_permutation(len(made.setup.prompts), seed=0, epoch=0)[0]].problem.id
     made.keep_rate = KeepRate(kept=1.0, generated=5.0)  # three under way for one wanted
     return made
 
