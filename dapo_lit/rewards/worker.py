@@ -68,7 +68,7 @@ def run(connection: socket.socket, setup: Setup) -> None:
     except BaseException as error:
         connection.sendall(framed(f"{type(error).__name__}: {error}".encode(errors="replace")))
         return
-    limit = max(MEMORY_MB, *map(needed_memory_mb, functions.values())) * 2**20
+    limit = max([MEMORY_MB, *map(needed_memory_mb, functions.values())]) * 2**20
     with contextlib.suppress(ValueError):  # already above it, or the platform has no such limit
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     connection.sendall(framed(b""))
