@@ -74,8 +74,6 @@ def test_a_checkpoint_gives_the_very_samples_that_training_saw_and_its_curves_en
     assert f"{here.groupby('problem_id')['correct'].max().mean():.3f}" in printed  # pass@6
 
 
-
-
 # --- what a user gets wrong ------------------------------------------------------------------------------------------
 
 
