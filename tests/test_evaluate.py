@@ -1,6 +1,7 @@
 """The command as a user runs it: from a run's checkpoint, a folder, two models; bad input."""
 
 import json
+from itertools import islice
 from pathlib import Path
 
 import pandas as pd
@@ -14,6 +15,7 @@ from dapo_lit.config import parse
 from dapo_lit.config.commands import EvaluateConfig
 from dapo_lit.errors import UserError
 from dapo_lit.evaluate import evaluate
+from dapo_lit.evaluation import resumable
 from dapo_lit.train import train
 
 
@@ -72,6 +74,25 @@ def test_a_checkpoint_gives_the_very_samples_that_training_saw_and_its_curves_en
     assert f"{accuracy:.3f}" in printed
     assert "responses are limited to" in printed  # 80 tokens do not fit the context of 64
     assert f"{here.groupby('problem_id')['correct'].max().mean():.3f}" in printed  # pass@6
+
+
+def test_an_interrupted_evaluation_goes_on_from_its_last_sample(run, tmp_path, capsys, monkeypatch):
+    def five(found, missing):
+        yield from islice(found, 5)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(resumable, "SAVE_EVERY_S", 0.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(resumable, "followed", five)
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(on_sums(tmp_path, f"ckpt={run}"), [])
+    (file,) = tmp_path.rglob("samples.parquet")
+    saved = pd.read_parquet(file)
+    evaluate(on_sums(tmp_path, f"ckpt={run}"), [])
+    assert f"5 of {12 * 6} samples are in" in capsys.readouterr().out
+    table = pd.read_parquet(file)
+    assert len(table) == 12 * 6
+    assert len(table.merge(saved, on=["problem_id", "sample_index", "response", "correct"])) == 5
 
 
 # --- what a user gets wrong ------------------------------------------------------------------------------------------
