@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dapo_lit.config import ConfigError
 from dapo_lit.objective.tokens import Bounds, Tokens
-from dapo_lit.switches.algorithm import policy_loss
+from dapo_lit.switches.algorithm import BUILT_IN_LOSSES, policy_loss
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "docs" / "examples" / "soft_clip"
@@ -52,18 +52,29 @@ def with_option(
     return -advantages * logprobs * width * clip_high
 
 
+def failing(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor) -> Tensor:
+    raise RuntimeError("no such thing")
+
+
 @pytest.mark.parametrize(
     ("loss", "options", "keys"),
     [
         ("clipp", "{}", "clip reinforce"),
         ("nowhere.loss", "{}", "'nowhere' PYTHONPATH"),
+        ("test_new_loss.nothing", "{}", "test_new_loss nothing"),
+        ("test_new_loss.EXAMPLE", "{}", "it is not a function"),
         ("test_new_loss.too_few", "{}", "logprobs old_logprobs advantages"),
         ("test_new_loss.summed", "{}", "(8,) ()"),
         ("test_new_loss.constant", "{}", "logprobs"),
         ("test_new_loss.mixing", "{}", "`completions`"),
         ("test_new_loss.with_option", "{}", "width algorithm.loss_options.width"),
-        ("test_new_loss.with_option", "{width: 1, hight: 2}", "loss_options.hight test_new_loss.with_option"),
+        (
+            "test_new_loss.with_option",
+            "{width: 1, hight: 2}",
+            "loss_options.hight test_new_loss.with_option",
+        ),
         ("clip", "{clip_high: 0.5}", "loss_options.clip_high"),
+        ("test_new_loss.failing", "{}", "RuntimeError"),
     ],
 )
 def test_a_loss_that_cannot_be_used_is_refused_by_its_keys(compose, loss, options, keys):
@@ -85,3 +96,8 @@ def test_bounds_and_options_are_filled_in_by_name(compose):
     assert not whole_minibatch
     algorithm = compose("algorithm.loss=test_new_loss.mixing_openly").algorithm
     assert policy_loss(algorithm, bounds)[2]
+
+
+def test_every_loss_that_is_built_in_passes_the_trial(compose):
+    for name in BUILT_IN_LOSSES:
+        policy_loss(compose(f"algorithm.loss={name}").algorithm, Bounds(0.2, 0.28))

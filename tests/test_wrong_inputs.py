@@ -1,6 +1,7 @@
 """A mistake on any command line gives one line that says what is wrong and what to do, and exit code 2."""
 
 import json
+from importlib.util import find_spec
 
 import pytest
 from command_line import run_cli
@@ -14,21 +15,29 @@ EARLY = "lightning.pytorch.callbacks.EarlyStopping"
 WRONG = [
     # a key, a value, a group
     ("train", ["algorithm.clip.hgh=1"], "algorithm.clip.hgh algorithm.clip.high"),
+    ("train", ["+speed=1"], "speed seed"),
+    ("train", ["four_sums"], "four_sums key=value"),
     ("train", ["seed=[1"], "seed=[1"),
     ("train", ["study_name=../x"], "study_name '../x' runs_dir"),
     ("train", ["+experimnt=dapo"], "experimnt +experiment=NAME"),
+    ("train", ["+experiment=dappo"], "+experiment=dapo"),
+    ("train", [SUMS, "study_name=none", "resume=true"], "there is no run in"),
     ("train", [SUMS, "runs_dir=/proc/none"], "/proc/none"),
     ("train", ["-m", "+experiment=ablate_clip_higher", "seed=0,1", "task=four_sums", "policy=micro", "reward=number",
                "algorithm.overlong.cache_tokens=5", "study.underpowered=true"], "study.metric=task/steps_frac"),
     ("train", ["lr=1e-4"], "lr: algorithm.optimizer.lr"),
     ("train", ["actor_rollout_ref.rollout.n=8"], "algorithm.samples_per_prompt"),
+    ("train", ["algorithm.clip_higher=true"], "algorithm.techniques.clip_higher"),
     ("evaluate", ["benchmark=AIME24"], "benchmark=aime_2024"),
     ("train", [*FILE, "task.columns={problem: Frage (Text)}"], '{problem: "Question (text)"}'),
+    ("train", ["seed=-1"], "seed: 0"),
     ("train", [SUMS, "policy.architecture.num_attention_heads=5"], "policy.architecture"),
     ("train", [SUMS, "runs_dir=good.jsonl"], "runs_dir good.jsonl/four_sums/dapo"),
+    ("train", ["-m", "seed=0,0,1"], "seed=0,0,1"),
     # a study
     ("train", ["-m", "+experiment=ablate_clip_higher", "seed=range(6,0)"], "seed=range(6,0)"),
     ("train", ["+regime=discovery", SUMS], "+experiment=four_sums"),
+    ("train", ["-m", "+experiment=[ablate_clip_higher,four_sums]"], "ablate_clip_higher"),
     (
         "train",
         ["+experiment=four_sums", "task.max_response_tokens=1300", "policy.architecture.max_position_embeddings=2048"],
@@ -43,6 +52,7 @@ WRONG = [
     # data, model, reward
     ("train", [*FILE, "task.path=none.jsonl"], "none.jsonl task.path"),
     ("train", [*FILE, "task.path=trl.jsonl"], "trl.jsonl 1 `problem`"),
+    ("train", [*FILE, "task.path=good.jsonl"], "models/none"),
     ("train", [SUMS, "task=file", "task.template=plain", "task.path=words.jsonl", "task.eval_path=words.jsonl"],
      "words-0 'five' sympy dapo"),
     ("train", [*FILE, "task.path=semicolon.csv"], "semicolon.csv ';'"),
@@ -56,9 +66,11 @@ WRONG = [
     ("train", [SUMS, f"+callbacks.mine={{_target_: {EARLY}, monitor: x}}"], "EarlyStopping"),
     # the other commands
     ("evaluate", ["runs/none", "benchmark=gsm8k_test"], "runs/none"),
+    ("export", ["runs/none", "output=out"], "runs/none config.yaml"),
     ("export", ["runs/empty/dapo/seed_0", "output=out"], "runs/empty/dapo/seed_0/config.yaml"),
     ("plan", ["hardware=h9000"], "hardware"),
     ("replay", ["runs/none", "clip_higher=false"], "algorithm.techniques.clip_higher"),
+    ("replay", ["runs/none", "step=1"], "runs/none"),
     ("status", [], "folders"),
     ("report", ["runs/none"], "runs/none"),
     ("report", ["runs", "--metric", "reward"], "--metric --from"),
@@ -66,6 +78,10 @@ WRONG = [
     ("ablate", ["clip_higer", "model=micro", "data=good.jsonl"], "clip_higher"),
     ("__main__", ["trian"], "trian train"),
 ]  # fmt: skip
+if find_spec("hydra_plugins.hydra_submitit_launcher") is None:
+    WRONG.append(("train", ["-m", "hydra/launcher=submitit_slurm", "seed=0,1"], "'.[sweep]'"))
+if find_spec("tensorboard") is None:
+    WRONG.append(("train", [SUMS, "logger=tensorboard"], "'dapo_lit[tensorboard]'"))
 
 
 @pytest.fixture(scope="module")

@@ -5,14 +5,19 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from small_runs import RUN, Run, same_run, stop_in, untimed
 
 from dapo_lit.engines.torch_engine.engine import TorchEngine
+from dapo_lit.lit.checkpoints import Checkpoints
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
+from dapo_lit.ranks import Ranks
 from dapo_lit.runs.checkpoint_files import complete
+from dapo_lit.runs.preemption import StopSignal
+from dapo_lit.runs.rollout_table import write_rollouts
 from dapo_lit.train import train
 
 SETTINGS = (
@@ -92,12 +97,26 @@ def evaluation(step: int, error: BaseException | int) -> Patch:
     return apply
 
 
+def writing_rollouts(step: int, error: BaseException) -> Patch:
+    def apply(patch: pytest.MonkeyPatch) -> None:
+        def interrupted(folder, collected):
+            if collected.step == step:
+                raise error
+            write_rollouts(folder, collected)
+
+        patch.setattr("dapo_lit.lit.callbacks.write_rollouts", interrupted)
+
+    return apply
+
+
 CTRL_C, GONE = KeyboardInterrupt(), RuntimeError("gone")
 # what ends the run, when: (how, checkpoint_every, checkpoints left, status)
 ENDS: dict[str, tuple[Patch, int, list[int], str]] = {
     "Ctrl-C while step 2 is sampled": (sampling(2, CTRL_C), 100, [1], "stopped"),
     "a stop while step 3 is sampled": (sampling(3), 2, [2], "preempted"),
     "an error among the updates of step 2": (updates(2, GONE), 1, [1], "failed"),
+    "Ctrl-C while rollouts are written": (writing_rollouts(2, CTRL_C), 1, [1], "stopped"),
+    "an error in the evaluation after step 2": (evaluation(2, GONE), 100, [2], "failed"),
     "SIGTERM in the first evaluation": (evaluation(0, signal.SIGTERM), 100, [], "preempted"),
 }
 
@@ -164,3 +183,25 @@ def test_engine_and_verifier_are_closed_and_a_fault_of_that_does_not_hide_what_e
         run.fit()
     assert sorted(closed) == ["engine", "verifier"]
     assert "its worker is gone" in capsys.readouterr().out
+
+
+class SignalledLate(Ranks):
+    """A signal reaches this rank when all have told that there was none."""
+
+    def gather(self, value):
+        if value is False:
+            self.group.requested = True
+        return [value]
+
+
+def test_a_signal_after_the_ranks_have_spoken_waits_for_the_next_time_they_do(compose, monkeypatch):
+    run, stop = Run(compose(*SETTINGS, "trainer.checkpoint_every=100")), StopSignal()
+    checkpoints = Checkpoints(compose(*SETTINGS, "trainer.checkpoint_every=100"), run.folder, stop)
+    checkpoints.ranks = SignalledLate(group=stop)
+    saved_steps: list[int] = []
+    monkeypatch.setattr(checkpoints, "save", lambda trainer, step: saved_steps.append(step))
+    trainer, batch = SimpleNamespace(should_stop=False), SimpleNamespace(step=1)
+    checkpoints.on_train_batch_end(trainer, run.module, None, batch, 0)
+    assert (stop.requested, saved_steps, trainer.should_stop) == (True, [], False)
+    checkpoints.on_train_batch_end(trainer, run.module, None, batch, 0)
+    assert (stop.requested, saved_steps, trainer.should_stop) == (True, [1], True)

@@ -8,6 +8,7 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
+from threading import Event
 
 import pytest
 import torch.distributed as dist
@@ -104,6 +105,20 @@ def test_a_rank_that_hangs_ends_all_others_with_one_verdict(ends):
     assert ["rank 0 ends" in lines[0], "rank 1 ends" in lines[1]] == [True, True]
     with pytest.raises(LostRankError, match="rank 2"), lost_rank_named(watches[0].lost):
         raise RuntimeError("Connection closed by peer")
+
+
+def test_ranks_that_live_are_left_alone_also_at_their_end(ends):
+    made = stores(2)
+    watches = [RankWatch(rank, 2, []) for rank in (0, 1)]
+    made[1].set("process/1", "another machine 8")
+    for watch, store in zip(watches, made, strict=True):
+        watch.joined(store)
+    Event().wait(1.0)
+    assert all(watch._thread.is_alive() for watch in watches)
+    for watch in watches:
+        watch.close()
+    assert not ends
+    assert watches[0].lost() is None
 
 
 def test_a_child_that_dies_before_there_is_a_group_ends_the_run_and_the_other_children(ends):

@@ -229,3 +229,22 @@ def test_the_page_of_a_run_fills_while_it_goes_on(browser: Browser, tmp_path: Pa
     command = browser.evaluate("document.querySelector('pre code').textContent")
     assert command.startswith("python -m dapo_lit.train -m ")
     assert "+study=leave_one_out 'seed=range(0,6)'" in command
+
+
+def test_every_control_has_a_name_is_reached_by_tab_and_shows_its_focus(page: Browser) -> None:
+    page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+    page.evaluate("explorer.browse(8, 1, ['dapo']), globalThis.reached = new Set(), 0")
+    page.evaluate("""globalThis.unreached = () =>
+        [...document.querySelectorAll('a, button, select, input, summary, #plot')]
+        .filter(one => one.checkVisibility() && !reached.has(one)).map(one => one.outerHTML)""")
+    for _ in range(page.evaluate("unreached().length") + 10):  # scrolled boxes take the focus too
+        page.press("Tab")
+        page.evaluate(
+            "{ const at = document.activeElement; if (getComputedStyle(at).outlineStyle !== 'none') reached.add(at); }"
+        )
+    assert page.evaluate("unreached()") == []
+    roles = {"button", "combobox", "checkbox", "searchbox", "link", "application", "DisclosureTriangle"}
+    nodes = [node for node in page.call("Accessibility.getFullAXTree")["nodes"] if "role" in node and "name" in node]
+    names = [(node["role"]["value"], node["name"]["value"].strip()) for node in nodes]
+    assert {role for role, _ in names} >= roles
+    assert [role for role, name in names if role in roles and not name] == []

@@ -140,3 +140,15 @@ def test_unequal_seeds_a_missing_arm_and_a_failed_run_are_said(tmp_path: Path) -
     missing = {row["run"]: row["reason"] for row in results["tables"]["health"]}
     assert missing["dapo-dynamic_sampling/seed_0"] == "no run folder"
     assert missing["dapo-clip_higher/seed_1"] == "failed at step 6: RuntimeError: out of memory"
+
+
+def test_text_from_runs_becomes_neither_html_nor_a_link(tmp_path: Path) -> None:
+    write_run(tmp_path, Arm(DAPO), 0, study="x", steps=6, every=3)
+    write_run(tmp_path, Arm(DAPO), 1, study="x", steps=6, every=3, status="failed")
+    record = tmp_path / "x" / "dapo" / "seed_1" / "run.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"error": "<script>x</script> | [a](http://b)"}))
+    assert report([str(tmp_path / "x")]) == 3
+    page = Page()
+    page.feed((tmp_path / "x" / "report" / "report.html").read_text())
+    assert page.tags.count("script") == 3
+    assert page.fetched == []
