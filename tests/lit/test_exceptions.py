@@ -11,7 +11,7 @@ import pytest
 from small_runs import RUN, Run, same_run, stop_in, untimed
 
 from dapo_lit.engines.torch_engine.engine import TorchEngine
-from dapo_lit.lit.checkpoints import Checkpoints
+from dapo_lit.lit.callbacks import Checkpoints
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.ranks import Ranks
