@@ -32,8 +32,8 @@ install: $(READY)  ## create .venv with the pinned dependencies
 train: $(READY)  ## train DAPO on sums in the regime `joint`: a policy of 0.5M parameters, minutes on two cores
 	$(BIN)/python -m dapo_lit.train +experiment=dapo +regime=joint 'replay.record=[4,8]' $(ARGS)
 
-test: $(READY)  ## run the tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+test: $(READY)  ## run the tests: seven minutes on two cores
+	$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
 
 test-fast: $(READY)  ## the tests that take a minute in all
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(ARGS)
