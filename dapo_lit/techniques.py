@@ -245,7 +245,13 @@ class Switches:
     dynamic_sampling: bool = False
 
 
-LADDER = tuple(REGISTER)[:5]
+LADDER = (
+    "overlong_filtering",
+    "clip_higher",
+    "soft_overlong_punishment",
+    "token_level_loss",
+    "dynamic_sampling",
+)
 """The paper's Table 1 adds these to naive GRPO, in this order. Techniques registered later are not part of it."""
 
 NAIVE_GRPO: frozenset[str] = frozenset()

@@ -10,7 +10,7 @@ canonical JSON.
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 from filelock import FileLock
 
 from dapo_lit.files import make_folder, write_text
-from dapo_lit.study.read.run import StudyError
+from dapo_lit.study.read.run import Run, StudyError
 
 FILE, LOCK = "study.json", ".study.lock"
 
@@ -199,3 +199,15 @@ def last_plan(folder: Path) -> Plan | None:
     """The plan as it was last registered; None where there is none."""
     entries = read_entries(folder)
     return Plan.read(entries[-1]["plan"]) if entries else None
+
+
+def late_registration(folder: Path, runs: Iterable[Run]) -> str | None:
+    """A sentence if the plan was registered after the first run had started, as once study.json was deleted."""
+    entries = read_entries(folder)
+    if not entries:
+        return "No plan was registered before the first run."
+    starts = [datetime.fromisoformat(str(run.record["started_at"])) for run in runs if run.record.get("started_at")]
+    at = datetime.fromisoformat(str(entries[0]["at"]))
+    if starts and min(starts) < at:
+        return f"The plan was registered at {at}, after the first run had started ({min(starts)})."
+    return None
