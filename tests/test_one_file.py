@@ -30,7 +30,7 @@ SWITCHES = ("clip_higher", "dynamic_sampling", "token_level_loss", "soft_overlon
 STEPS = 3
 EPS = 1e-5
 """AdamW's. Its default of 1e-8 turns the rounding of gradients that are nearly 0 into steps of the size of the rate."""
-SMALLER = ("algorithm.num_prompts=8", "algorithm.minibatch_prompts=4", f"algorithm.optimizer.eps={EPS}")
+SMALLER = ("algorithm.num_prompts=4", "algorithm.minibatch_prompts=2", f"algorithm.optimizer.eps={EPS}")
 SHORT = (f"budget.steps={STEPS}", "evaluation.every=0", "evaluation.samples=1", "preflight=false")
 
 
@@ -74,13 +74,14 @@ def switched(compose, options, settings: Settings, toggled: str | None) -> tuple
 
 @pytest.mark.parametrize("toggled", [None, *SWITCHES])
 def test_four_sums_with_every_switch_toggled(compose, tmp_path, monkeypatch, toggled):
-    settings = Settings(steps=STEPS, num_prompts=8, minibatch_prompts=4, eps=EPS)
+    settings = Settings(steps=STEPS, num_prompts=4, minibatch_prompts=2, eps=EPS)
     config, settings = switched(compose, ("+experiment=four_sums", *SMALLER), settings, toggled)
     assert_equal(*both(config, settings, tmp_path, monkeypatch))
 
 
 JOINT = (
-    *SMALLER, "policy.architecture.num_hidden_layers=2", "policy.architecture.hidden_size=64",
+    *SMALLER, "algorithm.num_prompts=8", "algorithm.minibatch_prompts=4",
+    "policy.architecture.num_hidden_layers=2", "policy.architecture.hidden_size=64",
     "algorithm.samples_per_prompt=4", "algorithm.epochs=2",
 )  # fmt: skip
 """A sixteenth of the regime's samples, and a smaller policy that has seen fewer demonstrations."""

@@ -22,7 +22,7 @@ from dapo_lit.config import Config, ConfigError
 from dapo_lit.errors import UserError
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.replays.recorded_step import Recording, Replayed, replay, trained_weights
-from dapo_lit.replays.sketch import MOST_ALONG, Directions, derivative
+from dapo_lit.replays.sketch import MOST_ALONG, Directions, derivative, saved_weights
 from dapo_lit.replays.tables import cosine, token_table
 from dapo_lit.rollout.records import Group
 from dapo_lit.runs.safe_loading import only_state
@@ -216,7 +216,7 @@ def _sketch(policy: PolicyOfStep, recorded: Replayed, directions: Directions) ->
     for direction in _with_progress(directions, len(directions), "directions of the sketch"):
         row = torch.zeros(epochs, policy.num_tokens)
         for (epoch, update), completions in parts.items():
-            policy.set_weights(torch.load(recorded.log.weights[update], mmap=True))
+            policy.set_weights(saved_weights(recorded.log.weights[update]))
             row[epoch] += derivative(policy.weights, direction, partial(policy.forward, completions))[0]
         found.append(row.flatten().numpy())
     return found

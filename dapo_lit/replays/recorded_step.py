@@ -24,6 +24,7 @@ from dapo_lit.imports import only
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.fit import build_trainer
 from dapo_lit.lit.module import DAPOModule
+from dapo_lit.replays.sketch import save_weights
 from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.records import Group
@@ -194,8 +195,8 @@ class TokenLog:
     def update(self, loss: float, gradients: Sequence[Tensor]) -> None:
         self.losses.append(loss)
         if self._folder is not None:
-            self.weights.append(self._folder / f"weights_{len(self.weights)}.pt")
-            torch.save([w.detach() for w in self._weights_now()], self.weights[-1])
+            self.weights.append(self._folder / f"weights_{len(self.weights)}.safetensors")
+            save_weights(self.weights[-1], self._weights_now())
         if self.summed is None:
             self.first, self.summed = [g.clone() for g in gradients], [g.clone() for g in gradients]
         else:
@@ -261,6 +262,7 @@ def _replay(recording: Recording, config: Config, weights_in: Path | None) -> Re
         on_exhausted="train_smaller" if exhausted == "error" else exhausted,
     )
     module = DAPOModule(config, lambda: parts.policy)
+    module.logs = False  # nobody reads Lightning's copy of the metrics, and it takes a third of a small replay
     module.observer = log = TokenLog(lambda: trained_weights(module), weights_in)
     one_step = _OneStep()
     trainer = build_trainer(config, [one_step], {"accelerator": config.trainer.accelerator, "devices": 1})

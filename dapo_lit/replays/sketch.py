@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 NUM_ACROSS = 16
@@ -29,7 +30,7 @@ STEP = 1e-4
 class Directions:
     """Orthonormal directions along gradients, the first along the first gradient that was added.
 
-    They are files in `folder`, read one at a time: together they are many times as large as the weights.
+    They are files in `folder`, read to the CPU one at a time: together they are many times as large as the weights.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -42,7 +43,7 @@ class Directions:
         norm, whole = _dot(rest, rest) ** 0.5, _dot(gradient, gradient) ** 0.5
         if self.num_along < MOST_ALONG and norm > SMALL_REST**0.5 * whole:
             torch._foreach_div_(rest, norm)
-            torch.save(rest, self._file(self.num_along))
+            save_weights(self._file(self.num_along), rest)
             self.num_along += 1
             coordinates.append(norm)
         return coordinates
@@ -59,20 +60,30 @@ class Directions:
             yield self._across([torch.randn(d.shape, generator=generator).to(d) for d in first])[0]
 
     def _file(self, place: int) -> Path:
-        return self._folder / f"direction_{place}.pt"
+        return self._folder / f"direction_{place}.safetensors"
 
     def _along(self) -> Iterator[list[Tensor]]:
         for place in range(self.num_along):
-            yield torch.load(self._file(place), mmap=True)
+            yield saved_weights(self._file(place))
 
     def _across(self, vector: Sequence[Tensor]) -> tuple[list[Tensor], list[float]]:
         """The part of a vector across the directions so far, and its coordinates along them."""
-        rest, coordinates = [x.clone() for x in vector], []
+        rest, coordinates = [x.to("cpu", copy=True) for x in vector], []
         for direction in self._along():
             coordinates.append(_dot(rest, direction))
             for x, y in zip(rest, direction, strict=True):
                 x.sub_(y, alpha=coordinates[-1])
         return rest, coordinates
+
+
+def save_weights(file: Path, weights: Sequence[Tensor]) -> None:
+    save_file({str(place): w.detach().contiguous() for place, w in enumerate(weights)}, file)
+
+
+def saved_weights(file: Path) -> list[Tensor]:
+    """In the order in which they were saved, on the CPU; read from the disk when they are used."""
+    found = load_file(file)
+    return [found[str(place)] for place in range(len(found))]
 
 
 @torch.no_grad()
