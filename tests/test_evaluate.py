@@ -102,6 +102,7 @@ def test_an_interrupted_evaluation_goes_on_from_its_last_sample(run, tmp_path, c
     ("overrides", "named"),
     [
         (["policy=tiny"], "ckpt="),
+        (["ckpt=runs/none"], "ckpt=runs/none"),
         (["benchmark.template=boxed"], "benchmark.extraction=boxed"),
         (["benchmark.template=prose.yaml"], "benchmark.template=prose.yaml"),
         (["benchmark.max_response_tokens=9", "benchmark.options.max_terms=40"], "prompt"),
@@ -110,6 +111,6 @@ def test_an_interrupted_evaluation_goes_on_from_its_last_sample(run, tmp_path, c
 def test_settings_that_do_not_fit_are_refused_before_anything_is_sampled(run, tmp_path, monkeypatch, overrides, named):
     monkeypatch.chdir(tmp_path)
     Path("prose.yaml").write_text("answer_format: none\ntext: 'Solve: {problem}'\n")
-    where = [] if overrides == ["policy=tiny"] else [f"ckpt={run}"]
+    where = [] if overrides[0] in ("policy=tiny", "ckpt=runs/none") else [f"ckpt={run}"]
     with pytest.raises(UserError, match=named):
         evaluate(on_sums(tmp_path, *where, *overrides), [])

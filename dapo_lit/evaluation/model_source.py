@@ -44,6 +44,7 @@ class EvaluatedModel:
 
 def open_model(where: str | None, policy: Policy, device: str) -> EvaluatedModel:
     """The model at `where`, or the config's policy if that is None."""
+    given = where is not None
     if where is None:
         if not policy.path:
             raise ConfigError(
@@ -59,7 +60,12 @@ def open_model(where: str | None, policy: Policy, device: str) -> EvaluatedModel
         try:
             model, tokenizer = load_model(where, dtype=getattr(torch, policy.dtype)), load_tokenizer(where)
         except FileNotFoundError as error:
-            raise ConfigError(f"{error} A run is evaluated by its folder, runs/<study>/<arm>/seed_<n>") from None
+            if given and not place.exists():
+                raise ConfigError(
+                    f"ckpt={where}: there is no run, checkpoint or model of this name here or on a model hub; a run is "
+                    "evaluated by its folder, runs/<study>/<arm>/seed_<n>"
+                ) from None
+            raise ConfigError(str(error)) from None
         evaluated = EvaluatedModel(label, model, tokenizer)
     chosen = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     return replace(evaluated, model=evaluated.model.to(chosen))
