@@ -1,7 +1,7 @@
 """When two runs are the same experiment: the kinds of config keys, the hash and the differences that count.
 
-Works on config trees (nested mappings, as in a run's config.yaml), of older versions too: keys that such a tree lacks
-are read as the shipped default, and keys that became constants since are left out.
+Works on config trees (nested mappings, as in a run's config.yaml). A key that a tree lacks, because its version did not
+have it, is read as the shipped default.
 """
 
 import hashlib
@@ -16,31 +16,6 @@ from dapo_lit.config.shipped import default_run, default_study
 
 PACKING = ("trainer.micro_batch_tokens", "trainer.shared_prompt", "trainer.devices", "trainer.num_nodes")
 """Execution keys that decide which tokens share a micro-batch."""
-
-RETIRED_EXECUTION = {
-    "trainer.cpu.auto", "rollout.torch.cuda_graphs", "rollout.stall_s", "rollout.vllm.gpu_memory_utilization",
-    "rollout.vllm.server.shard_gb", "rollout.vllm.server.request_s",
-    "logger.wandb.enabled",
-    "logger.completions_every", "study.event", "study.declared",
-    "regime.bases", "regime.screen", "regime.page", "rollout.mismatch_alarm", "trainer.checkpoint_in_background",
-    "trainer.sharding.cpu_offload", "trainer.sharding.tensor_parallel", "trainer.sharding.replicas",
-    "reflection.patterns", "rollout.vllm.eager", "trainer.peak_tflops", "evaluation.num_problems",
-    "policy.random_init", "trainer.float32_matmul_precision", "trainer.grad_noise", "reward.workers",
-}  # fmt: skip
-"""Keys of earlier configs that no longer exist and changed nothing that a run learned, or follow from others."""
-RETIRED_CONSTANTS: dict[str, Any] = {
-    "rollout.top_p": 1.0, "rollout.top_k": 0, "evaluation.top_k": 0, "algorithm.dynamic_sampling.margin": 1.0,
-    "algorithm.dynamic_sampling.window": 4.0, "algorithm.optimizer.max_bad_updates": 10,
-    "algorithm.correction.cap": 2.0, "algorithm.correction.sequence_band": [0.0, 2.0],
-    "algorithm.correction.token_band": [0.5, 5.0], "rollout.overlap": False,
-    "algorithm.advantage.unbiased_std": True, "algorithm.dynamic_sampling.max_empty_steps": 3,
-    "policy.freeze_frac": 0.0, "task.difficulty": None, "task.skip_bad_rows": 0.0, "task.dataset": None,
-    "task.exclude_overlap_with": [],
-    "budget.wall_s": None, "trainer.compile": "auto", "algorithm.critic.backbone": "separate",
-    "logger.progress": "auto",
-    "policy.lora.target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
-}  # fmt: skip
-"""Keys of earlier configs that are constants now, with the only value under which such a config means the same."""
 
 Tree = Mapping[str, Any]
 
@@ -87,18 +62,7 @@ def kind_of(key: str) -> Kind:
 
 
 def with_defaults(tree: Tree) -> dict[str, Any]:
-    """A run's config without retired keys and with the keys that its version did not have."""
-
-    def kept(part: Tree, prefix: str = "") -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name, value in part.items():
-            path = f"{prefix}{name}"
-            if path in RETIRED_EXECUTION or (path in RETIRED_CONSTANTS and value == RETIRED_CONSTANTS[path]):
-                continue
-            below = kept(value, f"{path}.") if isinstance(value, Mapping) else value
-            if below or not value:  # a section whose keys are all retired goes with them
-                found[name] = below
-        return found
+    """A run's config with the keys that its version did not have."""
 
     def fill(part: Tree, schema: type[Section], defaults: Tree) -> dict[str, Any]:
         filled = dict(part)
@@ -110,11 +74,7 @@ def with_defaults(tree: Tree) -> dict[str, Any]:
                 filled[name] = fill(part[name], section, defaults.get(name) or {})
         return filled
 
-    heldout = tree.get("evaluation", {}).get("num_problems")  # which was a second limit on task.num_heldout
-    own = kept(tree)
-    if heldout is not None and "num_heldout" in own.get("task", {}):
-        own["task"]["num_heldout"] = min(heldout, own["task"]["num_heldout"])
-    return fill(own, Config, {**default_run(), "study": default_study()})
+    return fill(tree, Config, {**default_run(), "study": default_study()})
 
 
 def identity(tree: Tree) -> dict[str, Any]:

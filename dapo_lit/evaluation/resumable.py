@@ -70,7 +70,7 @@ def result_folder(config: EvaluateConfig, evaluated: EvaluatedModel, benchmark: 
         "weights": evaluated.digest,
         "dtype": str(evaluated.model.dtype),
         "engine": config.rollout.engine,
-        "sampling": vars(benchmark.sampling) | {"top_k": 0},  # as folders of earlier versions have it
+        "sampling": vars(benchmark.sampling),
         "rule": settings.rule,
         "extraction": settings.extraction,
         "deadline_s": config.deadline_s,

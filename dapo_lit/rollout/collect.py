@@ -139,7 +139,7 @@ class Collector:
         self.keep_rate = KeepRate(*state["keep_rate"])
         self.carried = [self._restored(g) for g in state["carried"]]
         self.returned = list(state["returned"])
-        earlier = state.get("earlier", [])  # a checkpoint of before there was replay has none
+        earlier = state["earlier"]
         known = {prompt.problem.id: prompt.problem for prompt in self.setup.prompts} if earlier else {}
         if lost := [g.problem.id for g in earlier if g.problem.id not in known]:
             raise DataError(f"the checkpoint has responses to {lost[0]}, which the data lacks; {SAME_DATA}")
