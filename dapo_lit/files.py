@@ -37,7 +37,7 @@ def write_text(file: Path, content: str) -> None:
 
 
 def draft_of(final: Path) -> Path:
-    """Where to write what will be renamed to `final`; the draft of a killed process is removed.
+    """The path for a draft that will be renamed to `final`; the draft of a killed process is removed.
 
     The folder must exist: making it would train on into a stub of a run whose folder was moved.
     """

@@ -39,9 +39,9 @@ YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder holds a run or what is left of one.
+    """True if a folder holds a run or what is left of one.
 
-    A config.yaml and a heartbeat are no run: a process was killed while it opened a new one.
+    A config.yaml and a heartbeat are not a run: a process was killed while it opened a new one.
     """
     left = [name for name in (RECORD, METRICS, CONFIG) if (folder / name).exists()]
     left += [file.name for file in (folder / "checkpoints").glob("step_*.ckpt")]
@@ -141,7 +141,7 @@ def read_claim(run: Path) -> dict[str, Any]:
 
 
 def alive(record: Mapping[str, Any], run: Path) -> bool:
-    """Whether a run with this run.json still writes into its folder; on this host its process must also exist.
+    """True if a run with this run.json still writes into its folder; on this host its process must also exist.
 
     The files' times count, not those in them: a step may take hours, and only the heartbeat is sure to be touched.
     """

@@ -27,7 +27,7 @@ def step_mean(rows: Iterable[Mapping[str, Any]], key: str) -> float | None:
 
 @dataclass(frozen=True)
 class Regime:
-    """How much of something training needs before a technique can act, measured in the runs without it."""
+    """The amount of something that training needs before a technique can act, measured in runs without it."""
 
     metric: str
     words: str
@@ -43,7 +43,7 @@ class Regime:
     lever: str = ""
     """The key that gives the technique more to act on, in a sentence."""
     source: str = "chosen below what every study that decided its effect measured (docs/claims.yaml)"
-    """Where `least` is from."""
+    """The source of `least`."""
     like: tuple[str, ...] = ()
     """Further metrics, and ratios `a:b` of two, in which runs have to resemble each other before an effect that was
     found in one says something about the other."""
@@ -94,7 +94,7 @@ class Technique:
 
     @property
     def description(self) -> str:
-        """Where it comes from and what the switch does, as the documentation of the config key."""
+        """Its source and what the switch does, as the documentation of the config key."""
         return f"{', '.join(filter(None, (self.section, self.equation)))}: {self.on}; off: {self.off}."
 
 

@@ -20,7 +20,7 @@ CHARACTERS = {
 
 
 SHIPPED = Path("experiments")
-"""Where studies are committed, each with its base policies in a folder `bases`."""
+"""The folder of committed studies, each with its base policies in a folder `bases`."""
 
 
 def policy_folder(policy: Policy, task: Task) -> str | Path:

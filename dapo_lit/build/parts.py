@@ -134,7 +134,7 @@ class Parts:
 
     @property
     def reflection(self) -> re.Pattern[str]:
-        """What counts as reflection in a response."""
+        """Pattern of reflection in a response."""
         return MARK if self.config.task.name in CHARACTERS else WORDS
 
     @cached_property

@@ -102,7 +102,7 @@ def families(study: Design, config: Config) -> tuple[Family, ...]:
 
 
 def _calibrated(study: Design, config: Config) -> tuple[Family, ...]:
-    """Placebo and extreme doses, on the outcomes that the regime names and on accuracy where its studies claim it."""
+    """Placebo and extreme settings, on outcomes that the regime names and on accuracy where its studies claim it."""
     assert config.regime is not None
     metric, words = config.own_study.metric, in_words(config.own_study.metric, config.evaluation.final_samples)
     controls, placebo = config.regime.techniques, {study.reference + PLACEBO: 1.0, study.reference: -1.0}
@@ -149,7 +149,7 @@ def _units(config: Config, seeds: Collection[int]) -> int:
 
 
 def _stopping(config: Config, before: Plan | None, seeds: Collection[int]) -> Mapping[str, Any] | None:
-    """When the study ends. Further seeds keep the rule of a registered study: they count at a registered look only."""
+    """The stopping rule. Further seeds keep the rule of a registered study: they count at a registered look only."""
     if config.own_study.until:
         return {"until": config.own_study.until, "looks": list(planned_looks(config.own_study.max_pairs))}
     return before.stopping if before else {"pairs": _units(config, seeds)}

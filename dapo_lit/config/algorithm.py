@@ -52,13 +52,13 @@ MAX_EMPTY_STEPS = 3
 
 class DynamicSampling(Section):
     filter_on: Literal["correctness", "shaped_reward"]
-    """What must differ within a group that is kept: the verdicts (Eq. 11), or the rewards that advantages see."""
+    """A group is kept if these differ within it: the verdicts (Eq. 11), or the rewards that advantages see."""
     pass_rate_margin: Annotated[float, Field(ge=0, lt=0.5)]
     """Keep groups whose share of right answers lies between margin and 1 - margin; 0: Eq. 11, 0.2: PRIME."""
     max_rounds: PositiveInt
     """A step generates at most max_rounds * num_prompts groups."""
     on_exhausted: Literal["error", "train_smaller", "top_up", "replay"]
-    """When these are used up: end with an error, train on fewer groups, or fill up with unmixed groups or with mixed
+    """Once these are used up: end with an error, train on fewer groups, or fill up with unmixed groups or with mixed
     ones of earlier steps."""
     carry_over: Literal["none", "finished", "all"]
     """Groups submitted after the last accepted one: drop all, keep finished mixed ones, or keep unfinished ones too."""

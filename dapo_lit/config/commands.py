@@ -22,7 +22,7 @@ class Benchmark(Section):
     path: str | None
     """A file or folder, as given or below the folder DAPO_LIT_DATA; or a hub id."""
     hub_id: str | None
-    """Where the problems come from if `path` does not exist."""
+    """Source of the problems if `path` does not exist."""
     options: dict[str, Any]
     """Options of generated problems."""
     num_problems: PositiveInt | None

@@ -1,4 +1,4 @@
-"""When two runs are the same experiment: the kinds of config keys, the hash and the differences that count.
+"""The identity of an experiment: the kinds of config keys, the hash and the differences that count.
 
 Works on config trees (nested mappings, as in a run's config.yaml). A key that a tree lacks, because its version did not
 have it, is read as the shipped default.
@@ -101,7 +101,7 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str
 
 
 def same_experiment(record: Tree, tree: Tree, other_record: Tree, other_tree: Tree) -> bool:
-    """Whether two runs, each given by its run.json and config.yaml, are the same experiment.
+    """True if two runs, each given by its run.json and config.yaml, are the same experiment.
 
     A newer version may have added keys, which changes the hash: unless the hashes agree, the configs are compared.
     """

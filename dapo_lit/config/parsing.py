@@ -88,7 +88,7 @@ def unknown_key(path: Sequence[str], schema: type[Section] = Config, rest: Seque
         return f"{'.'.join([*path, *rest])}: unknown key; here it is {meant} (docs/coming_from.md)"
     if own:
         hint = f"did you mean {' or '.join(own)}?"
-    elif len(path) == 1 and word.startswith("exp") and not nearest(word, siblings):  # a group, which is no key
+    elif len(path) == 1 and word.startswith("exp") and not nearest(word, siblings):  # a group, not a key
         hint = "did you mean +experiment=NAME?"
     elif nearest(word, siblings):
         hint = suggestion(word, siblings, form)

@@ -40,7 +40,7 @@ class Config(Section):
     study: Annotated[Study | None, BOOKKEEPING]
     """The study that this run is a cell of; null: none."""
     regime: Annotated[Regime | None, BOOKKEEPING]
-    """What the run's settings are meant to show, chosen by +regime=NAME; null: no regime was chosen."""
+    """The regime that the run's settings belong to, chosen by +regime=NAME; null: no regime was chosen."""
     fork: Annotated[Fork | None, SCIENCE]
     """The run and step that this run continues from (+study=fork); null: it starts from the policy."""
     algorithm: Annotated[Algorithm, SCIENCE]
@@ -61,7 +61,7 @@ class Config(Section):
     def _stays_in_runs_dir(cls, name: str) -> str:
         path = PurePath(name)
         if not path.parts or path.is_absolute() or ".." in path.parts:
-            raise ValueError(f"{name!r} is no folder below runs_dir; give a plain name, and another place as runs_dir")
+            raise ValueError(f"{name!r} is not a folder below runs_dir; give a plain name, another place as runs_dir")
         return name
 
     @property

@@ -118,9 +118,9 @@ class Task(Section):
 
 class Reward(Section):
     rule: Literal["dapo", "numeric", "sympy"]
-    """How answers are compared: after DAPO's normalisation, as exact numbers, or as mathematical expressions."""
+    """Comparison of answers: after DAPO's normalisation, as exact numbers, or as mathematical expressions."""
     extraction: Literal["answer_line", "boxed", "hash", "number", "auto"]
-    """Where the answer is: `Answer: ...`, a box, after the last `#`, the last number, or any of them."""
+    """Place of the answer: `Answer: ...`, a box, after the last `#`, the last number, or any of them."""
     wrong_value: Literal[-1, 0]
     """The reward of a wrong answer: -1 (Eq. 7) or 0."""
     deadline_s: PositiveFloat

@@ -54,7 +54,7 @@ def studies() -> dict[str, dict[str, Any]]:
 
 
 def default_study() -> dict[str, Any]:
-    """What a study of an older version is where it does not say."""
+    """Defaults for the keys that a study of an older version lacks."""
     return dict(studies()[SHARED]["study"])
 
 
@@ -152,7 +152,7 @@ def regime_fault(arguments: Sequence[str]) -> str | None:
 
 
 def brings_regime(arguments: Sequence[str]) -> bool:
-    """Whether the experiment on a command line has a regime of its own, which `regime=NAME` then replaces."""
+    """True if the experiment on a command line has a regime of its own, which `regime=NAME` then replaces."""
     chosen = [a.removeprefix("+experiment=") for a in arguments if a.startswith("+experiment=")]
     files = [config_folder() / "experiment" / f"{name}.yaml" for name in chosen]
     contents = [yaml.safe_load(file.read_text()) for file in files if file.is_file()]

@@ -1,5 +1,5 @@
-"""The sections `study` and `regime`: cells, and what is registered before the first of them runs; and what a task, base
-policies and settings are meant to show, named before it is tested.
+"""The sections `study` and `regime`: cells, and what is registered before the first of them runs; and a task,
+base policies and settings, with the effects that they are expected to show, declared in advance.
 """
 
 from collections.abc import Iterator
@@ -12,16 +12,16 @@ from dapo_lit.techniques import REGISTER
 
 
 class Control(Section):
-    """The positive control of a technique: an extreme dose, and the outcome that it must move."""
+    """The positive control of a technique: an extreme setting, and the outcome that it must change."""
 
     outcome: str
-    """The metric that must move, such as rollout/entropy; that the switch fires does not count."""
+    """The metric that must change, such as rollout/entropy (not a metric of the switch itself)."""
     direction: Literal["up", "down"]
     """Sign of the outcome's difference, the last of `doses` minus the first."""
     steps: tuple[PositiveInt, PositiveInt] | None
     """The first and the last rollout step over which the outcome is averaged; null: the run's last values."""
     doses: Annotated[tuple[str, ...], Field(min_length=2)]
-    """Arms by name in the order of the dose, none or weakest first, extreme last."""
+    """Arms by name in the order of their strength, none or weakest first, extreme last."""
 
 
 class Regime(Section):

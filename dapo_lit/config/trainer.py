@@ -39,7 +39,7 @@ class Trainer(Section):
     grace_s: Annotated[PositiveFloat, BOOKKEEPING]
     """Seconds from SIGTERM, SIGUSR1 or SIGUSR2 to the end of the process."""
     activation_checkpointing: Literal["none", "full"]
-    """What backward recomputes: nothing, or whole layers."""
+    """Recomputed in backward: nothing, or whole layers."""
 
     def faults(self) -> Iterator[str]:
         size = self.devices * self.num_nodes

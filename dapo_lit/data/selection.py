@@ -44,7 +44,7 @@ def deduplicate(problems: Sequence[Problem]) -> tuple[list[Problem], dict[str, i
 
 @dataclass
 class SelectionReport:
-    """What became of the problems that were read: `counts` as JSON values, `lines` as text."""
+    """The fate of the problems that were read: `counts` as JSON values, `lines` as text."""
 
     counts: dict[str, Any] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)

@@ -128,7 +128,7 @@ PATH = "task.path"
 
 
 def is_published_schema(row: Row) -> bool:
-    """Whether the columns are those of DAPO-Math-17k as published."""
+    """True if the columns are those of DAPO-Math-17k as published."""
     return "prompt" in row.fields and "reward_model" in row.fields
 
 

@@ -121,7 +121,7 @@ class Engines:
 
     number: float
     gpus: int
-    """That one engine spans."""
+    """GPUs of one engine."""
     slots: float
     """Sequences that one engine decodes at once, at most."""
     cache_bytes: float

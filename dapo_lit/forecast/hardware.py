@@ -67,7 +67,7 @@ def architecture(policy: Policy) -> dict[str, Any]:
 
 
 def known_gpu(given: object) -> object:
-    """The GPU of a name; what is no name is left to the schema."""
+    """The GPU of a name; anything but a name is left to the schema."""
     if not isinstance(given, str):
         return given
     if given not in GPUS:

@@ -20,9 +20,9 @@ class Bounds:
     """The bounds of the ratio in effect (DAPO Eq. 10), which the loss applies and the metrics count by."""
 
     low: float
-    """How far the ratio may fall below 1 where A < 0; in [0, 1]."""
+    """Largest fall of the ratio below 1 where A < 0; in [0, 1]."""
     high: float
-    """How far the ratio may rise above 1 where A > 0. With `high == low` it is the clip of PPO and GRPO."""
+    """Largest rise of the ratio above 1 where A > 0. With `high == low` it is the clip of PPO and GRPO."""
     dual: float | None = None
     """Largest ratio that counts where A < 0, above 1 (arXiv 1912.09729; verl's `clip_ratio_c`); None: no bound."""
 

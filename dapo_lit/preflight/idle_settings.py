@@ -47,7 +47,7 @@ def idle_techniques(algorithm: Algorithm, rows: Sequence[Mapping[str, Any]]) -> 
 
 
 def check_switches(config: Config) -> Finding:
-    """Which techniques are on, with a warning for each setting that can have no effect."""
+    """Lists the techniques that are on, with a warning for each setting that can have no effect."""
     on = [switch for switch in REGISTER if getattr(config.algorithm.techniques, switch)]
     lines = idle_settings(config, objective(config.algorithm, config.task.max_response_tokens))
     found = f"; {len(lines)} to look at" if lines else ""

@@ -99,7 +99,7 @@ def _named_reason(model: PreTrainedModel) -> str | None:
     """A part of the model that training does not compute, found without its weights."""
     head = model.get_output_embeddings()
     if not isinstance(head, nn.Linear):
-        return f"its head is no linear layer but {type(head).__name__}"
+        return f"its head is not a linear layer but {type(head).__name__}"
     if any(name.rpartition(".")[2].startswith("sink") for name, _ in model.named_parameters()):
         return "its layers have attention sinks, which the packed attention does not compute"
     kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ())
@@ -148,7 +148,7 @@ def _difference_reason(model: PreTrainedModel) -> str | None:
 
 
 def excess_of(difference: Tensor, dtype: torch.dtype) -> str | None:
-    """How far differences of log-probs are above what rounding explains; None if they are not."""
+    """The excess of differences of log-probs over what rounding explains, in words; None if there is none."""
     size, bound = difference.abs(), BOUNDS.get(dtype)
     worst, allowed = (size.mean(), MEAN_BOUND_16_BIT) if bound is None else (size.max(), bound)
     if worst <= allowed:

@@ -100,7 +100,7 @@ def _refuse(lost: Sequence[Prompt], total: int, tokenizer: PreTrainedTokenizerBa
 
 
 def _faults(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, rows: int) -> list[str | None]:
-    """What is lost of each text when it is encoded and decoded, apart from spaces; None if nothing is."""
+    """The loss in each text when it is encoded and decoded, apart from spaces; None if there is none."""
     encoded = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
     decoded = tokenizer.batch_decode(encoded, clean_up_tokenization_spaces=False)
     return [

@@ -12,7 +12,7 @@ WIDTH = 11
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found."""
+    """The result of a check."""
 
     words: str
     warnings: tuple[str, ...] = ()

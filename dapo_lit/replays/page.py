@@ -156,7 +156,7 @@ def _measured(
 
 
 def _effects(on: frozenset[str], config: Config, groups: Sequence[Group]) -> tuple[Any, ...]:
-    """What the switches come to on these samples: combinations that come to the same need one replay."""
+    """The effects of the switches on these samples: combinations with the same effects need one replay."""
     completions = [c for group in groups for c in group.completions]
     reward = reward_function(config)
     rewards = tuple(reward(c.score, c.num_tokens, c.truncated)[1] for c in completions)

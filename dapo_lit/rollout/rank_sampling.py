@@ -63,7 +63,7 @@ class CollectionSetup:
     progress_s: float | None = None
     """Seconds between the lines that say how far a step is; None: no such lines."""
     ranks: Ranks = field(default_factory=Ranks)
-    """Who samples together, over a process group that nothing else uses meanwhile."""
+    """The processes that sample together, over a process group that nothing else uses meanwhile."""
 
 
 class RankSampling:

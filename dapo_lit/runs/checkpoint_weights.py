@@ -48,7 +48,7 @@ def base_fingerprint(checkpoint: Path) -> int | None:
 ANOTHER = "it is not a checkpoint of a run, or not all of one; choose another"
 
 ENTRIES = ("dapo_lit", "loops", "RolloutDataModule")
-"""What training continues from, in addition to tensors."""
+"""Entries that training continues from, in addition to tensors."""
 
 
 def check_entries(checkpoint: Path) -> None:

@@ -56,7 +56,7 @@ class Loggers:
         if self.wandb:
             self.wandb.row(row)
         if self.write_page and time.monotonic() > self.page_due:
-            with suppress(OSError):  # the page is no reason to end a run
+            with suppress(OSError):  # a failed page must not end a run
                 self.write_page(self.path)
             self.page_due = time.monotonic() + PAGE_EVERY_S
 

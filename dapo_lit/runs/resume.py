@@ -1,4 +1,4 @@
-"""What may change when a run is resumed: where and how fast it computes, and where it ends; never what it learns."""
+"""Changes that a resumed run may have: where and how fast it computes, and where it ends; never what it learns."""
 
 import hashlib
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ def changes_on_resume(run: Path, config: Config) -> dict[str, list[Any]]:
 
 
 def progress(run: Path) -> dict[str, float]:
-    """How much of each budget the run has spent."""
+    """The part of each budget that the run has spent."""
     row = (read_metrics(run).rows or [{}])[-1]
     return {"steps": row.get("step", 0), "tokens_generated": row.get("tokens_generated", 0)}
 

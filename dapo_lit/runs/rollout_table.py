@@ -15,7 +15,7 @@ def rollouts_file(run: Path, step: int) -> Path:
 
 
 def keeps_rollouts(config: Config, step: int) -> bool:
-    """Whether a run with this config writes the rollouts of the step."""
+    """True if a run with this config writes the rollouts of the step."""
     every = config.logger.rollouts_every
     return bool(every and step % every == 0) or step in config.replay.record
 

@@ -90,7 +90,7 @@ def run_path(config: Config, arm: str) -> Path:
 
 
 def is_done(config: Config, arm: str) -> bool:
-    """Whether resume=auto has nothing to do: the run is finished, and at least one of its budgets is spent.
+    """True if resume=auto has nothing to do: the run is finished, and at least one of its budgets is spent.
 
     Raises ConfigError: the finished run is another experiment.
     """

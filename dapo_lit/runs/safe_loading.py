@@ -35,7 +35,7 @@ STATE_TYPES: list[Any] = [
     *(getattr(np.dtypes, name) for name in np.dtypes.__all__),
     bytes,  # of an empty array
 ]
-"""What a training state holds in addition to tensors, containers, numbers and strings: groups that are carried over,
+"""Types in a training state in addition to tensors, containers, numbers and strings: groups that are carried over,
 a step sampled ahead, and the state of random generators. Building one calls nothing but its constructor."""
 
 LIST_TYPES = {
@@ -49,7 +49,7 @@ LIST_TYPES = {
     ("pathlib", "PosixPath"): PurePosixPath,  # of the folder that it was written to; it is not used
     ("collections", "OrderedDict"): OrderedDict,
 }
-"""What the list of tensors in a sharded checkpoint consists of. It is no file of torch.save's, so `weights_only` cannot
+"""Types in the list of tensors of a sharded checkpoint. torch.save does not write that list, so `weights_only` cannot
 read it."""
 
 
@@ -72,7 +72,7 @@ def _refusal(checkpoint: Path, message: str) -> str:
         reason = message.rpartition("WeightsUnpickler error:")[2].strip().partition("\n")[0] or "no state in it"
         return f"{checkpoint} cannot be read as a checkpoint ({reason}); choose another"
     return (
-        f"{checkpoint} names {named[1]}, which is no part of a training state and could run any code; it was not "
+        f"{checkpoint} names {named[1]}, which does not belong in a training state and could run any code; it was not "
         "loaded. Use a checkpoint from a source that you trust"
     )
 
@@ -136,7 +136,7 @@ def only_tensors(checkpoint: Path) -> Iterator[None]:
 
 
 class _SafeBytes:
-    """Entries that are no tensors, such as the optimiser's numbers."""
+    """Entries that are not tensors, such as the optimiser's numbers."""
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         torch.load(value, weights_only=True)  # raises for anything but plain values

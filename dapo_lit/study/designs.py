@@ -168,13 +168,13 @@ def read_arm(name: str) -> Arm:
     references = {"naive_grpo": NAIVE_GRPO, "dapo": DAPO}
     reference = next((word for word in references if vector.startswith(word)), None)
     if reference is None:
-        raise ValueError(f"{name!r} is no arm: a name starts with dapo or naive_grpo")
+        raise ValueError(f"{name!r} is not an arm: a name starts with dapo or naive_grpo")
     on = set(references[reference])
     for change in vector[len(reference) :].replace("+", " +").replace("-", " -").split():
         technique = change.lstrip("+-")
         if technique not in REGISTER or change[0] not in "+-":
             hint = suggestion(technique, REGISTER)
-            raise ValueError(f"{name!r} is no arm: {technique} is no technique; {hint}")
+            raise ValueError(f"{name!r} is not an arm: {technique} is not a technique; {hint}")
         (on.add if change[0] == "+" else on.discard)(technique)
     arm = Arm(frozenset(on), dict(_setting(name, text) for text in settings))
     if arm.name != name:
@@ -210,7 +210,7 @@ def settings_of(name: str) -> frozenset[str]:
 def _setting(name: str, text: str) -> tuple[str, Setting]:
     key, equals, value = text.partition("=")
     if not equals:
-        raise ValueError(f"{name!r} is no arm: @{text} has no value; a setting is written @clip.high=0.5")
+        raise ValueError(f"{name!r} is not an arm: @{text} has no value; a setting is written @clip.high=0.5")
     # YAML 1.1 reads 1e-4 as text.
     try:
         read: Setting = int(value) if value.lstrip("-").isdigit() else float(value)

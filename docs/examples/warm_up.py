@@ -30,7 +30,7 @@ def read_rows(file: Path) -> list[dict[str, str]]:
     for number, row in enumerate(rows, 1):
         for key in ("prompt", "response"):
             if not isinstance(row.get(key), str) or not row[key].strip():
-                raise ValueError(f"{file}, line {number}: `{key}` is no text")
+                raise ValueError(f"{file}, line {number}: `{key}` is not text")
     return rows
 
 

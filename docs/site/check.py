@@ -27,7 +27,7 @@ def main(site: Path, pictures: Path | None) -> None:
             )
         browser = playwright.chromium.launch(executable_path=found)
         page = browser.new_page(viewport={"width": 400, "height": 800})
-        page.set_default_timeout(180_000)  # a busy machine is no fault of a page
+        page.set_default_timeout(180_000)  # a busy machine is not a fault of a page
         page.on("request", lambda request: request.url.startswith("http") and faults.append(f"asks for {request.url}"))
         page.on("pageerror", lambda error: faults.append(f"script: {error}"))
         for path in pages:

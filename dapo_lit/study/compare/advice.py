@@ -59,7 +59,7 @@ class Advice:
     acts: bool | None
     """None: the run did not log what the condition needs."""
     amount: str
-    """What was measured and what is needed, or why there is nothing."""
+    """The amount measured and the amount needed, or why there is nothing."""
     like: tuple[Found, ...] = ()
     """The studies that the run resembles, most base policies first; none where it cannot act."""
     compared: bool = True

@@ -53,7 +53,7 @@ class Effect:
     verdict: str = ""
     """`up`, `down`, `within the margin`, `undecided` or `at 8 of 12`; empty for exploratory rows."""
     alpha: float | None = None
-    """That of its family."""
+    """The level of its family."""
     seeds: tuple[int, ...] = ()
     bases: tuple[str, ...] = ()
     """The base policy of each seed."""

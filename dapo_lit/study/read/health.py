@@ -36,7 +36,7 @@ def findings(run: Run) -> list[str]:
 
 
 def _at_the_ends(run: Run) -> list[str]:
-    """What the first and the last tenth of the steps say."""
+    """Symptoms in the first and the last tenth of the steps."""
     found = []
     if pair := ends(run, "rollout/entropy"):
         start, end = pair

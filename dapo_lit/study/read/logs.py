@@ -20,7 +20,7 @@ class Log:
     rows: pd.DataFrame
     """A row for each time that something was logged, with `step`."""
     name: str = ""
-    """What the run is called in the file."""
+    """The run's name in the file."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Flat; empty where the file has none."""
 

@@ -1,4 +1,4 @@
-"""What a study promised before its first run: study.json.
+"""The plan that a study registered before its first run: study.json.
 
     [{"at": "2026-11-23T...", "digest": "<sha256>", "plan": {...}}, ...]
 
@@ -35,7 +35,7 @@ class Registered:
     outcome: str
     """The key of the metric."""
     words: str
-    """What the metric is, because keys are frozen: avg@32 at the end is logged as avg@2."""
+    """The metric's name for readers, because keys are frozen: avg@32 at the end is logged as avg@2."""
     direction: str = "either"
     """The sign that is expected: up, down or either. The test has two sides in any case."""
     steps: tuple[int, int] | None = None
@@ -69,9 +69,9 @@ class Plan:
     """The decided family in plans of earlier versions, which named no contrasts."""
     families: tuple[Family, ...] = ()
     rule: str | None = None
-    """How a comparison is decided."""
+    """The rule that decides a comparison."""
     stopping: Mapping[str, Any] | None = None
-    """When the study ends."""
+    """The rule that ends the study."""
     budget: Mapping[str, float | None] | None = None
     """Limits on steps, tokens_generated and wall_s; a run ends at the first that it reaches."""
     alpha: float = 0.05

@@ -23,7 +23,7 @@ AXES = {
 """The five axes of budget, which every row of a run has."""
 
 USABLE = ("finished", "solved", "exhausted")
-"""How a run ends by its own rules; with any other status it has no result."""
+"""Statuses of a run that ended by its own rules; with any other it has no result."""
 
 
 class StudyError(UserError, ValueError):
@@ -46,7 +46,7 @@ class Run:
     metrics: pd.DataFrame
     """One row a step, sorted, index `step`; a metric that a row lacks is NaN."""
     faults: tuple[str, ...] = ()
-    """What is odd about the files: torn or doubled rows, missing steps, values that are not finite."""
+    """Faults of the files: torn or doubled rows, missing steps, values that are not finite."""
     not_finite: frozenset[str] = frozenset()
     """Metrics that were NaN or infinite at some step."""
     overrides: tuple[str, ...] = ()
@@ -95,7 +95,7 @@ class Run:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """What decides what the run learns and when it ends (config/identity.py); empty where it has no config."""
+        """The settings that decide what the run learns and when it ends (config/identity.py); empty if it has none."""
         return identity(self.config) if self.config else {}
 
     def series(self, key: str) -> pd.Series:
@@ -112,7 +112,7 @@ class Run:
         return {}
 
     def spoilt(self, key: str) -> bool:
-        """Whether a metric was NaN or infinite at some step; such a run is listed as unhealthy and not averaged."""
+        """True if a metric was NaN or infinite at some step; such a run is listed as unhealthy and not averaged."""
         return key in self.not_finite
 
     @cached_property

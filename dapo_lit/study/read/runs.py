@@ -40,7 +40,7 @@ class Runs:
 
     @property
     def warnings(self) -> list[str]:
-        """What to say of the folders on the screen; one line for all that have no manifest."""
+        """Lines for the screen about the folders; one line for all that have no manifest."""
         lines = [f"unreadable: {folder}: {why}" for folder, why in self.unreadable.items()]
         if self.unverified:
             lines.append(f"unverified: no {MANIFEST} in {', '.join(self.unverified)}")
@@ -66,7 +66,7 @@ class Runs:
 
     @property
     def techniques(self) -> tuple[str, ...]:
-        """The techniques that these runs' configs name: one registered later is no part of their study."""
+        """The techniques that these runs' configs name: one registered later is not in their study."""
         recorded = {switch for run in self.runs for switch in run.recorded_techniques}
         return tuple(switch for switch in REGISTER if switch in recorded)
 

@@ -43,7 +43,7 @@ class Document:
     title: str
     parts: Sequence[Part]
     explored: dict[str, Any] | None = None
-    """What the page's script draws."""
+    """Data for the page's script."""
 
 
 def bullets(items: Sequence[str]) -> str:

@@ -26,7 +26,7 @@ COLUMNS = (
 def exploration(
     runs: Runs, metric: str, found: Sequence[Contrast] = (), family: str | None = None, live: bool = False
 ) -> dict[str, Any]:
-    """What page.js draws.
+    """The data that page.js draws.
 
     family: the comparisons that are shown at first.
     live: the page loads itself anew, because its run goes on.

@@ -33,7 +33,7 @@ def write_run_page(folder: Path) -> Path | None:
 
 
 def _commands(run: Run) -> str:
-    """How to compare this run with runs without a technique, as Markdown."""
+    """Commands that compare this run with runs without a technique, as Markdown."""
     kept = [line for line in run.overrides if line and not line.lstrip("+~").startswith(OWN)]
     study = shlex.join(["python", "-m", "dapo_lit.train", "-m", *kept, "+study=leave_one_out", "seed=range(0,6)"])
     text = "One run cannot show what a technique does, or how much seeds differ."
