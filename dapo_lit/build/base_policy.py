@@ -7,6 +7,7 @@ from typing import Any
 
 from dapo_lit.config import ConfigError
 from dapo_lit.config.sections import Policy, Task
+from dapo_lit.files import replacing
 from dapo_lit.policy.base import BaseSpec, Demonstrations, Stage, default_cache, prepare_base
 from dapo_lit.tasks import chain_sum, four_sums, parity, string_programs
 
@@ -74,9 +75,9 @@ def pack_base(policy: Policy, task: Task, weights: str, bases: Path) -> str | No
         return f"the base policy {weights} (task.base_seed={task.base_seed}) is not in {default_cache()}: not packed"
     if target.is_dir():
         return f"{target} has other weights than {weights}: not packed"
-    draft = bases / f".{target.name}.partial"
-    shutil.copytree(source, draft, dirs_exist_ok=True)
-    draft.rename(target)
+    bases.mkdir(parents=True, exist_ok=True)
+    with replacing(target) as draft:
+        shutil.copytree(source, draft)
     return None
 
 
