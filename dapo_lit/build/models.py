@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel
 
-from dapo_lit.config import Config, ConfigError
+from dapo_lit.config import Config
 from dapo_lit.config.trainer import Trainer
 from dapo_lit.errors import DamagedError
 from dapo_lit.policy.lora import add_adapters, only_trained
@@ -78,13 +78,13 @@ def shard_and_fill(models: Models, config: Config, mesh: DeviceMesh, fill: Fill 
 
 
 def check_adapters(module: nn.Module, checkpoint: Mapping[str, Any], base: int | None) -> None:
-    """Raises ConfigError if a checkpoint's adapters belong to another base, DamagedError if some are missing.
+    """Raises DamagedError if a checkpoint's adapters belong to another base policy, or some are missing.
 
     base: fingerprint of the present base weights.
     """
     saved = checkpoint["dapo_lit"]["base_fingerprint"]
     if saved != base:
-        raise ConfigError(
+        raise DamagedError(
             f"the checkpoint's adapters belong to another base policy (fingerprint {saved}; the base of policy.path or "
             f"the task has {base}); restore the policy that the run started with"
         )

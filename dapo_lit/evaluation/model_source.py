@@ -104,14 +104,14 @@ def open_run_model(place: Path) -> tuple[EvaluatedModel, Config]:
             model.load_state_dict(saved)
         except RuntimeError as error:  # it lists every tensor
             first, _, more = str(error).partition("\n\t")
-            raise ConfigError(
+            raise DamagedError(
                 f"{chosen} does not fit the policy {folder} ({more.partition(chr(10))[0][:200] or first}); choose "
                 "another checkpoint, or restore the policy that the run was started with"
             ) from None
     else:
         base, here = base_fingerprint(chosen), fingerprint(model)
         if base != here:
-            raise ConfigError(
+            raise DamagedError(
                 f"{chosen} holds adapters for another base than {folder} (fingerprint {base}, not {here}); restore the "
                 "policy that the run was started with"
             )

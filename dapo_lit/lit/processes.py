@@ -23,6 +23,7 @@ from torch.distributed.rendezvous import rendezvous
 from dapo_lit.build.models import uses_gpu
 from dapo_lit.config import ConfigError
 from dapo_lit.config.trainer import Trainer
+from dapo_lit.errors import UserError
 from dapo_lit.ranks import LostRankError, Ranks
 from dapo_lit.ranks.watch import STARTED_BY, RankWatch
 from dapo_lit.runs.run_folder import RunFolder
@@ -80,13 +81,13 @@ opens."""
 def allow_files(needed: int) -> None:
     """Raises this process's limit on open files to `needed`, where the system allows it.
 
-    Raises ConfigError: it does not. Without it, a large run would die when its last groups are made.
+    Raises UserError: it does not. Without it, a large run would die when its last groups are made.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
     if hard != resource.RLIM_INFINITY and hard < needed:
-        raise ConfigError(
+        raise UserError(
             f"the groups of this many processes need {needed} open files in each, and the system allows {hard}: raise "
             "the hard limit (ulimit -Hn; LimitNOFILE of the SLURM daemon), or train with fewer processes"
         )

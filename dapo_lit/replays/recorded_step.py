@@ -18,7 +18,7 @@ from torch import Tensor
 from dapo_lit.build.parts import Parts
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.engines.protocol import PartialSample, RolloutEngine, Sample, SampleKey, SampleRequest, Sampling
-from dapo_lit.errors import DamagedError
+from dapo_lit.errors import DamagedError, UserError
 from dapo_lit.evaluation.model_source import run_config
 from dapo_lit.imports import only
 from dapo_lit.lit.datamodule import RolloutDataModule
@@ -76,7 +76,7 @@ def open_recording(run: Path, step: int | None, given: Container[str] | None = f
         raise ConfigError(f"{run}: step {chosen} is not recorded ({recorded})")
     checkpoint = before_step(run, chosen)
     if checkpoint.is_dir():
-        raise ConfigError(f"{checkpoint} was written by several processes; a replay reads recordings of one")
+        raise UserError(f"{checkpoint} was written by several processes; a replay reads recordings of one")
     if reason := fault(checkpoint):
         raise DamagedError(f"{checkpoint} is damaged ({reason}); {recorded}")
     rows = read_table(rollouts_file(run, chosen))

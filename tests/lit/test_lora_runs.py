@@ -6,7 +6,8 @@ from commands import export_to
 from small_runs import Run, rows, untimed
 
 from dapo_lit.build.base_policy import policy_folder
-from dapo_lit.config import Config, ConfigError
+from dapo_lit.config import Config
+from dapo_lit.errors import DamagedError
 from dapo_lit.policy.load import load_model
 from dapo_lit.policy.lora import is_adapter
 from dapo_lit.policy.sharding import full_tensors
@@ -64,7 +65,7 @@ def test_adapters_of_another_base_are_refused_on_resuming_and_on_export(compose,
     train(config, [])
     for reader in ("dapo_lit.lit.module", "dapo_lit.evaluation.model_source"):
         monkeypatch.setattr(f"{reader}.fingerprint", lambda model: 7)
-    with pytest.raises(ConfigError, match=r"adapters (for|belong to) another base"):
+    with pytest.raises(DamagedError, match=r"adapters (for|belong to) another base"):
         train(compose(*LORA, "budget.steps=2", "resume=true"), [])
-    with pytest.raises(ConfigError, match=r"adapters (for|belong to) another base"):
+    with pytest.raises(DamagedError, match=r"adapters (for|belong to) another base"):
         export_to(tmp_path / "out", run_path(config, "dapo"))
