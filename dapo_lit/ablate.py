@@ -68,7 +68,7 @@ def ablate(options: argparse.Namespace, own: list[str], command: str) -> list[st
         return ["-m", *settings, "preflight=false"]
     reason = f"{record.label} would have next to nothing to act on, so no study is run."
     if technique != "clip_higher":
-        raise UserError(f"{reason}\n{record.regime.lever}")
+        raise UserError(f"{reason}\n{record.condition.lever}")
     for times in EPOCHS:
         if probe(technique, config, settings, times)[1]:
             epochs = f"algorithm.epochs={config.algorithm.epochs * times}"

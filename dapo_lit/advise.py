@@ -52,14 +52,14 @@ def lines(run: Path, steps: int | None, system: str | None) -> Iterator[str]:
         yield f"\n{record.label}{setting}: {can}"
         yield f"  {each.amount}"
         if each.acts is False and settings:
-            yield f"  {record.regime.lever}"
+            yield f"  {record.condition.lever}"
         for first in each.like[:1]:
             yield f"  like {first}" + (f"; {len(each.like) - 1} more are alike" if each.like[1:] else "")
         if each.acts and each.compared and not each.like:
             yield "  no study of this project resembles your run in this"
     if not any(each.like for each in given):
         yield "\nNothing here resembles your run."
-    sources = dict.fromkeys(REGISTER[each.technique].regime.source for each in given)
+    sources = dict.fromkeys(REGISTER[each.technique].condition.source for each in given)
     yield f"\nThresholds are {', and '.join(sources)}."
     yield "The studies are of policies with 0.5M parameters; their effects are not your run's."
     yield from settling(run, settings, given)

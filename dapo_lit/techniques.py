@@ -26,7 +26,7 @@ def step_mean(rows: Iterable[Mapping[str, Any]], key: str) -> float | None:
 
 
 @dataclass(frozen=True)
-class Regime:
+class Condition:
     """The amount of something that training needs before a technique can act, measured in runs without it."""
 
     metric: str
@@ -83,7 +83,7 @@ class Technique:
     short: str
     """Names it at the end of a line in a figure."""
     colour: str
-    regime: Regime
+    condition: Condition
     never_acted: tuple[str, str] | None = None
     """A metric that stays 0 in a run in which the switch is on and nothing happens, and what to say then."""
     idle: tuple[Callable[[Lookup], str | None], ...] = ()
@@ -110,7 +110,7 @@ REGISTER: dict[str, Technique] = {
             label="overlong filtering",
             short="filter",
             colour="#f89c20",
-            regime=Regime(
+            condition=Condition(
                 "rollout/truncated_frac",
                 "completions truncated",
                 0.02,
@@ -128,7 +128,7 @@ REGISTER: dict[str, Technique] = {
             label="clip-higher",
             short="clip",
             colour="#5790fc",
-            regime=Regime(
+            condition=Condition(
                 "clip/high_frac_last_epoch",  # ratios move furthest in the last epoch
                 "tokens clipped at 1 + clip.low while clip-higher is off",
                 0.005,
@@ -161,7 +161,7 @@ REGISTER: dict[str, Technique] = {
             label="soft overlong punishment",
             short="soft",
             colour="#e42536",
-            regime=Regime(
+            condition=Condition(
                 "rollout/truncated_frac",
                 "completions truncated",
                 0.02,
@@ -186,7 +186,7 @@ REGISTER: dict[str, Technique] = {
             label="token-level loss",
             short="token",
             colour="#964a8b",
-            regime=Regime(
+            condition=Condition(
                 "rollout/length_cv",
                 "coefficient of variation of length",
                 0.5,
@@ -209,7 +209,7 @@ REGISTER: dict[str, Technique] = {
             label="dynamic sampling",
             short="dynamic",
             colour="#7a21dd",
-            regime=Regime(
+            condition=Condition(
                 "rollout/groups_mixed_frac",
                 "groups not mixed",
                 0.10,

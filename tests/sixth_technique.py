@@ -1,6 +1,6 @@
 """A technique for tests to register beside the five: a mask on tokens of low entropy. Nothing implements it."""
 
-from dapo_lit.techniques import Regime, Technique
+from dapo_lit.techniques import Condition, Technique
 
 MASK = Technique(
     "low_entropy_mask",
@@ -11,6 +11,6 @@ MASK = Technique(
     label="low-entropy mask",
     short="mask",
     colour="#9c9ca1",
-    regime=Regime("policy/entropy", "mean entropy of tokens", 0.1, share=False),
+    condition=Condition("policy/entropy", "mean entropy of tokens", 0.1, share=False),
     never_acted=("loss/masked_frac", "it masked no token"),
 )

@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 
 from dapo_lit.errors import UserError
 from dapo_lit.policy.load import load_model, save_policy
-from dapo_lit.policy.pretrain import Row, train_supervised
+from dapo_lit.policy.pretrain import Example, train_supervised
 
 _BUILD = 1
 """Increase it when the same spec gives another model, so that cached base policies are rebuilt."""
@@ -171,7 +171,7 @@ def _train_stage(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, spe
         torch.set_num_threads(threads)
 
 
-def _rows(tokenizer: PreTrainedTokenizerFast, demonstrations: list[Demonstration]) -> list[Row]:
+def _rows(tokenizer: PreTrainedTokenizerFast, demonstrations: list[Demonstration]) -> list[Example]:
     prompts = tokenizer([d.prompt for d in demonstrations], return_attention_mask=False)["input_ids"]
     responses = tokenizer([d.response for d in demonstrations], return_attention_mask=False)["input_ids"]
     end = [tokenizer.eos_token_id]

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from dapo_lit.policy.head import Head
 from dapo_lit.policy.wrap import run
 
-Row = tuple[Sequence[int], Sequence[int]]
+Example = tuple[Sequence[int], Sequence[int]]
 """(prompt_ids, response_ids); a response that is not cut off ends with its EOS token."""
 
 _NO_LABEL = -100
@@ -25,7 +25,7 @@ WARMUP = 0.05
 
 def train_supervised(
     model: PreTrainedModel,
-    rows: Sequence[Row],
+    rows: Sequence[Example],
     *,
     updates: int,
     batch_size: int,
@@ -65,7 +65,7 @@ def train_supervised(
     return losses
 
 
-def accumulate_gradient(model: PreTrainedModel, batch: Sequence[Row], micro_batches: int) -> float:
+def accumulate_gradient(model: PreTrainedModel, batch: Sequence[Example], micro_batches: int) -> float:
     """Adds the gradient of the batch's loss to the parameters; returns that loss."""
     num_tokens = sum(len(response) for _, response in batch)
     by_length = sorted(batch, key=lambda row: len(row[0]) + len(row[1]))
@@ -93,7 +93,7 @@ def response_nll(model: PreTrainedModel, ids: torch.Tensor, labels: torch.Tensor
     return F.cross_entropy(logits, targets[counted], reduction="sum")
 
 
-def _pad(rows: Sequence[Row], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def _pad(rows: Sequence[Example], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """ids and labels, [B, T]; padded with id 0, which affects neither loss nor attention of a counted token."""
     longest = max(len(prompt) + len(response) for prompt, response in rows)
     ids = torch.zeros(len(rows), longest, dtype=torch.long)
@@ -105,7 +105,7 @@ def _pad(rows: Sequence[Row], device: torch.device) -> tuple[torch.Tensor, torch
     return ids.to(device), labels.to(device)
 
 
-def random_batches(rows: Sequence[Row], batch_size: int, seed: int) -> Iterator[list[Row]]:
+def random_batches(rows: Sequence[Example], batch_size: int, seed: int) -> Iterator[list[Example]]:
     """Endless batches; a batch may span two epochs."""
     rng = random.Random(f"supervised/{seed}")
     order: list[int] = []

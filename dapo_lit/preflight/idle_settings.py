@@ -36,12 +36,12 @@ def idle_techniques(algorithm: Algorithm, rows: Sequence[Mapping[str, Any]]) -> 
     """A line for each technique that is on and had next to nothing to act on in these rows of metrics."""
     lines = []
     for switch, technique in REGISTER.items():
-        mean = technique.regime.mean(rows, on=True) if getattr(algorithm.techniques, switch) else None
-        acts, measured = (True, "") if mean is None else technique.regime.measured(mean)
+        mean = technique.condition.mean(rows, on=True) if getattr(algorithm.techniques, switch) else None
+        acts, measured = (True, "") if mean is None else technique.condition.measured(mean)
         if not acts:
             lines.append(
                 f"techniques.{switch} had next to nothing to act on in steps {rows[0]['step']} to {rows[-1]['step']}: "
-                f"{measured}. {technique.regime.lever}"
+                f"{measured}. {technique.condition.lever}"
             )
     return lines
 

@@ -19,7 +19,7 @@ import torch
 
 from dapo_lit.data.templates import PromptTemplate
 from dapo_lit.policy.load import end_of_turn, load_model, load_tokenizer, save_policy
-from dapo_lit.policy.pretrain import Row, train_supervised
+from dapo_lit.policy.pretrain import Example, train_supervised
 from dapo_lit.preflight.policy import check_policy
 from math_answers.extraction import extract
 
@@ -48,7 +48,7 @@ def agreeing(rows: list[dict[str, str]], extraction: Any) -> list[dict[str, str]
     ]
 
 
-def encoded(rows: list[dict[str, str]], template: PromptTemplate, tokenizer: Any, max_tokens: int) -> list[Row]:
+def encoded(rows: list[dict[str, str]], template: PromptTemplate, tokenizer: Any, max_tokens: int) -> list[Example]:
     """Prompt and response ids of the rows that fit into `max_tokens`."""
     end = end_of_turn(tokenizer) if template.messages else None
     end = tokenizer.eos_token_id if end is None else end

@@ -129,7 +129,7 @@ def findings(statements: Judged) -> str:
             continue
         runs = load_once(DOCS.parent / "experiments" / test.study["folder"] / "runs").usable
         without = [r for r in runs if not r.techniques[technique.switch] and "@" not in r.arm]
-        keys = (technique.regime.metric, *technique.regime.like)
+        keys = (technique.condition.metric, *technique.condition.like)
         columns = [part for key in keys for part in key.split(":")]
         steps = [_rows(run, columns) for run in without]
         measured = {}

@@ -69,8 +69,8 @@ def test_a_run_in_which_a_technique_cannot_act_resembles_no_study():
 
 def test_every_finding_measured_what_the_register_compares():
     for each in findings():
-        regime = REGISTER[each.technique].regime
-        assert set(each.measured) == {regime.metric, *regime.like}
+        condition = REGISTER[each.technique].condition
+        assert set(each.measured) == {condition.metric, *condition.like}
         assert each.low <= each.points <= each.high
     assert {each.technique for each in findings()} == set(REGISTER)
 
@@ -78,5 +78,5 @@ def test_every_finding_measured_what_the_register_compares():
 def test_no_threshold_excludes_a_study_that_decided_an_effect():
     for each in findings():
         if each.verdict in ("up", "down"):
-            regime = REGISTER[each.technique].regime
-            assert regime.measured(each.measured[regime.metric])[0], each
+            condition = REGISTER[each.technique].condition
+            assert condition.measured(each.measured[condition.metric])[0], each

@@ -82,14 +82,14 @@ def advice(
     record, on = REGISTER[technique], bool(settings.get(f"techniques.{technique}")) if settings else None
     if settings and (idle := next(filter(None, (reason(settings.get) for reason in record.idle)), None)):
         return Advice(technique, on, False, idle)
-    if (mean := record.regime.mean(rows, bool(on))) is None:
-        return Advice(technique, on, None, f"{record.regime.words}: not logged")
-    acts, amount = record.regime.measured(mean)
-    others = {key: value for key in record.regime.like if (value := step_mean(rows, key)) is not None}
-    parts = [part for key in record.regime.like for part in key.split(":")]
+    if (mean := record.condition.mean(rows, bool(on))) is None:
+        return Advice(technique, on, None, f"{record.condition.words}: not logged")
+    acts, amount = record.condition.measured(mean)
+    others = {key: value for key in record.condition.like if (value := step_mean(rows, key)) is not None}
+    parts = [part for key in record.condition.like for part in key.split(":")]
     unknown = [in_words(part) for part in parts if step_mean(rows, part) is None]
     words = [f"{' over '.join(map(in_words, key.split(':')))} {value:.3g}" for key, value in others.items()]
-    near = resembling(technique, {record.regime.metric: mean} | others, found) if acts else ()
+    near = resembling(technique, {record.condition.metric: mean} | others, found) if acts else ()
     if acts and unknown:
         words.append(f"compared with no study, for want of {' and '.join(unknown)}")
     return Advice(technique, on, acts, "; ".join([amount, *words]), near, not unknown)

@@ -15,7 +15,7 @@ from dapo_lit.study.compare.statistics import pairs_needed, seeds_needed, smalle
 from dapo_lit.study.read.outcomes import bases
 from dapo_lit.study.read.runs import Runs, StudyError
 
-Row = dict[str, Any]
+Difference = dict[str, Any]
 """A paired difference of two arms, as calibration.json holds it."""
 CALIBRATE = "calibrate"
 """The study whose arms a regime names."""
@@ -81,7 +81,9 @@ def _technique(runs: Runs, technique: str, control: Mapping[str, Any], placebo: 
     }  # fmt: skip
 
 
-def _against(extreme: Row | None, placebo: Row | None, key: str, least: float = 0.0, direction: str = "either") -> str:
+def _against(
+    extreme: Difference | None, placebo: Difference | None, key: str, least: float = 0.0, direction: str = "either"
+) -> str:
     """The reason not to admit a technique; empty where it is admitted."""
     if extreme is None or placebo is None:
         return f"no pair of runs logged {key}"
@@ -92,13 +94,13 @@ def _against(extreme: Row | None, placebo: Row | None, key: str, least: float = 
     return f"the placebo changes {key} as well" if _stands_out(placebo, least) else ""
 
 
-def _stands_out(row: Row, least: float) -> bool:
+def _stands_out(row: Difference, least: float) -> bool:
     """True for an interval on one side of 0, and a mean of at least so many standard deviations."""
     one_side = row["low"] is not None and row["low"] * row["high"] > 0
     return one_side and (not least or (row["d"] is not None and abs(row["d"]) >= least))
 
 
-def _difference(runs: Runs, arms: tuple[str, str], key: str, steps: tuple[int, int] | None = None) -> Row | None:
+def _difference(runs: Runs, arms: tuple[str, str], key: str, steps: tuple[int, int] | None = None) -> Difference | None:
     """Treated minus control, with d, the mean over the standard deviation of the bases; None without a pair."""
     e = compare_on(runs, difference("", "", None, *arms), key, steps).estimate
     numbers = {"mean": e.mean, "low": e.low, "high": e.high, "d": e.mean / e.sd if e.sd else None, "sd": e.sd}

@@ -21,7 +21,7 @@ from dapo_lit.study.read.outcomes import (
 from dapo_lit.study.read.runs import Runs, StudyError
 from dapo_lit.techniques import REGISTER
 
-Row = tuple[str, Sequence[float], str, Estimate]
+DotRow = tuple[str, Sequence[float], str, Estimate]
 """One row of dots: name, values, colour, mean with interval."""
 
 
@@ -51,7 +51,7 @@ def effects_figure(effects: Sequence[Effect], key: str, family: str) -> Drawing 
     return Drawing(name, caption, f"Mean differences: {words}.", figure)
 
 
-def _dot_rows(rows: Sequence[Row], key: str, label: str) -> Figure:
+def _dot_rows(rows: Sequence[DotRow], key: str, label: str) -> Figure:
     """Rows of dots, the first at the top, each with its mean and 95 % t-interval just below."""
     figure, grid = new_figure(height=0.25 * len(rows) + 0.8)
     axes, scale = grid[0, 0], 100 if is_share(key) else 1

@@ -89,13 +89,13 @@ def exercised(runs: Runs) -> dict[str, tuple[bool | None, str]]:
     """
     table: dict[str, tuple[bool | None, str]] = {}
     for switch in runs.techniques:
-        regime = REGISTER[switch].regime
+        condition = REGISTER[switch].condition
         without = [run for run in runs.usable if run.techniques and not run.techniques[switch]]
-        curves = [run.series(regime.metric).loc[1:] for run in without]
+        curves = [run.series(condition.metric).loc[1:] for run in without]
         means = [series.mean() for series in curves if len(series)]
         if means:
-            table[switch] = regime.measured(float(pd.Series(means).mean()))
+            table[switch] = condition.measured(float(pd.Series(means).mean()))
         else:
-            reason = f"{regime.metric} not logged" if without else "no run is without it"
-            table[switch] = (None, f"{regime.words}: {reason}")
+            reason = f"{condition.metric} not logged" if without else "no run is without it"
+            table[switch] = (None, f"{condition.words}: {reason}")
     return table

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from dapo_lit.study.compare.calibration import CALIBRATE, FILE, Row, calibrate, read_calibration
+from dapo_lit.study.compare.calibration import CALIBRATE, FILE, Difference, calibrate, read_calibration
 from dapo_lit.study.compare.effects import registered_effects
 from dapo_lit.study.compare.statistics import pairs_needed, t_interval
 from dapo_lit.study.figures.curve_figures import seeds_text
@@ -199,7 +199,7 @@ def _answers(found: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def difference_text(row: Row) -> str:
+def difference_text(row: Difference) -> str:
     """`task/steps_frac +32.0 [25.1, 38.9] points, d = 4.1, n = 6`."""
     key = row["outcome"]
     text = f"{key} {with_interval(key, row['mean'], row['low'], row['high'])} {unit(key)}".rstrip()
