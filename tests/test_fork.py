@@ -70,7 +70,7 @@ def test_the_page_has_each_state_by_itself_and_what_it_is(folder):
         [read_metrics(cell(folder, 2, arm, stream)).table.loc[3] for stream in (0, 1)]
         for arm in ("dapo", "dapo-clip_higher")
     ]
-    unit = sum(row["tokens_generated"] - before for row in last[0]) / 2
+    unit = sum(row["tokens_generated"] - before for row in last[1]) / 2  # the arm without the technique
     for key, scale in (("rollout/accuracy", 100), ("tokens_generated", 100 / unit), ("rollout/length_mean", 1)):
         one, other = (scale * (own[key] - arm[key]) for own, arm in zip(*last, strict=True))
         digits = 2 if "length" in key else 1

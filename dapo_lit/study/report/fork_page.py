@@ -59,7 +59,6 @@ def _section(folder: Path) -> list[Part]:
     last, rows_of_run = first + int(fork["horizon"]) - 1, read_metrics(parent).table
     before = float(rows_of_run["tokens_generated"].loc[: first - 1].iloc[-1])
     spent = {run: float(run.series("tokens_generated").iloc[-1]) - before for run in done}
-    own = [spent[run] for run in done.of(plan.reference)]
     window = plan.families[0].contrasts[0].steps or (first, last)
     rows = []
     for effect in registered_effects(runs, plan, plan.reference, plan.metric):
@@ -67,7 +66,8 @@ def _section(folder: Path) -> list[Part]:
         cells += [_text(key, compare_on(runs, effect.contrast, key, window).estimate) for key in OUTCOMES]
         # the tokens before the state are the same in both arms
         tokens = compare_on(runs, effect.contrast, "tokens_generated", (last, last)).estimate
-        cells.append(_text("tokens_frac", tokens, 1 / fmean(own)))
+        without = [spent[run] for arm, w in effect.contrast.weights.items() if w < 0 for run in done.of(arm)]
+        cells.append(_text("tokens_frac", tokens, 1 / fmean(without)) if without else "–")
         rows.append([contrast_name(effect.contrast), str(effect.estimate.n), *cells])
     total = float(rows_of_run["tokens_generated"].iloc[-1])
     notes = [
@@ -78,8 +78,8 @@ def _section(folder: Path) -> list[Part]:
     missing = runs.missing(plan.arms, plan.seeds)
     notes += [f"{len(missing)} cells are missing."] if missing else []
     how = (
-        f"With minus without, mean of steps {window[0]} to {window[1]} (tokens: of all steps), with the half-width of "
-        "a 95 % t-interval over n streams of sampling noise, which the arms share."
+        f"With minus without, mean of steps {window[0]} to {window[1]} (tokens: of all steps, in % of those without), "
+        "with the half-width of a 95 % t-interval over n streams of sampling noise, which the arms share."
     )
     table = Table(
         f"step_{first}",
