@@ -33,7 +33,8 @@ def read_packed(folder: Path) -> list[Run]:
     """The runs that are packed in this folder."""
     try:
         cells = read_table(folder / CELLS)
-        metrics, samples = _by_cell(read_table(folder / METRICS)), _by_cell(read_table(folder / SAMPLES))
+        metrics = _by_cell(read_table(folder / METRICS).set_index("step"))
+        samples = _by_cell(read_table(folder / SAMPLES))
         file = folder / BASES
         named = json.loads(file.read_text())["bases"] if file.is_file() else {}
         return [
@@ -100,7 +101,7 @@ def _run(folder: Path, row: dict[Any, Any], metrics: dict[Any, pd.DataFrame], sa
         folder / cell[0] / f"seed_{cell[1]}",
         record,
         json.loads(row["config"]),
-        metrics=metrics[cell].set_index("step"),
+        metrics=metrics[cell],
         faults=tuple(record.get("faults", ())),
         not_finite=frozenset(record.get("not_finite", ())),
         overrides=tuple(row["overrides"].splitlines()),
@@ -109,7 +110,8 @@ def _run(folder: Path, row: dict[Any, Any], metrics: dict[Any, pd.DataFrame], sa
 
 
 def _by_cell(table: pd.DataFrame) -> dict[Any, pd.DataFrame]:
-    return {cell: part.drop(columns=CELL) for cell, part in table.groupby(CELL, sort=False)}
+    keys = [table[name].to_numpy() for name in CELL]
+    return dict(iter(table.drop(columns=CELL).groupby(keys, sort=False)))
 
 
 def _labelled(table: pd.DataFrame, run: Run) -> pd.DataFrame:
