@@ -2,8 +2,8 @@
 
 python experiments/smollm2_forks/figure.py     prints the numbers and writes effects.svg
 
-With minus without a technique: training accuracy of the last two steps in points, and generated tokens of all steps (of a fork,
-since its state) in percent of those without.
+With minus without a technique: training accuracy of the last two steps in points, and generated tokens of all steps
+(of a fork, since its state) in percent of those without.
 """
 
 from pathlib import Path
