@@ -29,6 +29,7 @@ def flatten(tree: Tree, prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         path = f"{prefix}{key}"
+        # An empty mapping is a value: without keys below it, it would disappear from the hash.
         flat |= flatten(value, f"{path}.") if isinstance(value, Mapping) and value else {path: value}
     return flat
 

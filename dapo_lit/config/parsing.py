@@ -58,7 +58,7 @@ def _fault(fault: Any, schema: type[Section]) -> str:
             return unknown_key(path, schema)
         case "missing":
             return f"{key}: missing; every key of its config group must have a value"
-        case "value_error":
+        case "value_error":  # from `faults`, or a validator in this folder
             return f"{key + ': ' if key else ''}{fault['ctx']['error']}"
         case _:
             return f"{key}: {fault['msg']} (got {fault['input']!r})"

@@ -55,7 +55,7 @@ class Section(BaseModel):
 def section_of(annotation: Any) -> type[Section] | None:
     """The section that a field holds (it may be null as well); None for a plain value."""
     for candidate in (annotation, *get_args(annotation)):
-        if isinstance(candidate, type) and issubclass(candidate, Section):
+        if isinstance(candidate, type) and issubclass(candidate, Section):  # arguments of Literal are not types
             return candidate
     return None
 

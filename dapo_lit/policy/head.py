@@ -238,7 +238,7 @@ class _Scores(torch.autograd.Function):
             logprobs[chunk], entropy[chunk], _, _ = form.measured(logits, bias, targets[chunk])
         ctx.save_for_backward(hidden, weight, bias, targets)
         ctx.form = form
-        ctx.set_materialize_grads(False)
+        ctx.set_materialize_grads(False)  # None, not zeros, where a loss does not use the entropies
         return logprobs, entropy
 
     @staticmethod
@@ -280,7 +280,7 @@ class _Loss(torch.autograd.Function):
         for chunk in form.chunks(len(targets)):
             logits = _product(hidden[chunk], weight)
             logprobs[chunk], entropy[chunk], p, of_cap = form.measured(logits, bias, targets[chunk])
-            del logits
+            del logits  # frees a tensor as large as p
             with torch.enable_grad():  # autograd for the loss formula only, on [c] numbers
                 leaf = logprobs[chunk].detach().requires_grad_()
                 losses, of_chunk = loss_of_tokens(leaf, entropy[chunk], chunk)
@@ -289,7 +289,7 @@ class _Loss(torch.autograd.Function):
             loss += part.detach()
             statistics = merge(statistics, of_chunk)
             sums.add(hidden, weight, chunk, back_through_softmax(p, targets[chunk], slopes, form.temperature), of_cap)
-        ctx.save_for_backward(*sums.gradients())
+        ctx.save_for_backward(*sums.gradients())  # instead of logits: backward only scales them
         ctx.mark_non_differentiable(logprobs, entropy)
         return loss.to(wide), logprobs, entropy, statistics
 

@@ -82,6 +82,7 @@ def first_values(model: nn.Module, seed: int) -> None:
         if isinstance(parameter, DTensor):
             local = parameter.to_local()
             whole = whole.to(local.device)
+            # src_data_rank=None: every rank has drawn the same values, so that none has to send them.
             cut = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
             local.copy_(cut.to_local())
         else:

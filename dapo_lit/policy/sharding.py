@@ -58,8 +58,8 @@ def shard_value_head(head: nn.Linear, mesh: DeviceMesh) -> None:
 def _sum_gradients(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, FSDPModule):
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)
+            module.set_gradient_divide_factor(1.0)  # by default FSDP2 divides by the number of ranks
+            module.set_force_sum_reduction_for_comms(True)  # else a reduction (PREMUL_SUM) that gloo does not have
 
 
 def empty_model(folder: str | Path, dtype: torch.dtype) -> PreTrainedModel:
@@ -144,7 +144,7 @@ def full_tensors(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
         below = {p for p in prefixes if p.startswith(start) and p != start}
         own = [
             (start + name, parameter.detach())
-            for name, parameter in module.named_parameters(remove_duplicate=False)
+            for name, parameter in module.named_parameters(remove_duplicate=False)  # a tied head has two names
             if not any((start + name).startswith(p) for p in below)
         ]
         whole = [(name, t.full_tensor() if isinstance(t, DTensor) else t) for name, t in own]

@@ -24,7 +24,7 @@ def centre(logits: Tensor, bias: Tensor | None, cap: float | None, temperature: 
     slope = None
     if cap is not None:
         logits.div_(cap).tanh_()
-        slope = 1 - logits.square()
+        slope = 1 - logits.square()  # the derivative of tanh, before the next line overwrites it
         logits.mul_(cap)
     logits.div_(temperature)
     return logits.sub_(logits.amax(-1, keepdim=True)), slope

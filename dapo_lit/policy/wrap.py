@@ -56,13 +56,14 @@ def wrap_layers(model: PreTrainedModel, *, compute_in: torch.dtype | None = None
         model.run = MethodType(partial(_run_cast, outside, compute_in), model)
     if recomputes:
         for layer in decoder_layers(model):
+            # The reentrant kind gives adapters no gradient, as what enters a layer comes from a frozen embedding.
             layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
 
 def gather_in_run(model: PreTrainedModel) -> None:
     """Makes `run` gather the weights of a sharded model before and reshard them after."""
     model.run = MethodType(_run_gathered, model)
-    register_fsdp_forward_method(model, "run")
+    register_fsdp_forward_method(model, "run")  # FSDP2's hooks watch `forward` only
 
 
 def run(model: PreTrainedModel, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:

@@ -141,7 +141,7 @@ class Admission:
         self.kept += keeps
         if keeps and self.kept == self.rules.num_prompts:
             self.cut = self._last_kept(len(self._outcomes))
-        elif keeps and self.cut is not None and place < self.cut:
+        elif keeps and self.cut is not None and place < self.cut:  # it takes the place of the last one
             self.cut = self._last_kept(self.cut)
         while self.front < len(self._outcomes) and self._outcomes[self.front] is not None:
             self.front += 1

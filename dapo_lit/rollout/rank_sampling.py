@@ -100,7 +100,7 @@ class RankSampling:
         try:
             self._withdraw(unwanted)
             self._sample()
-        except Exception as error:
+        except Exception as error:  # raised here, it would leave the other ranks waiting in an exchange
             self.failure = error
 
     @property

@@ -86,10 +86,10 @@ class StepCollection:
             self._progress.report()
             if admission.full or admission.exhausted:
                 break
-            if stops:
+            if stops:  # only here: a batch that is complete is kept
                 raise StopRequestedError
             self._check_none_lost()
-            while admission.wanted and min(self._pending) < setup.engine.concurrency:
+            while admission.wanted and min(self._pending) < setup.engine.concurrency:  # an engine has room
                 self._add(self._next_group())
             unwanted = self._keys_beyond_cut() if setup.rules.carry_over != "all" else []
             if setup.ranks.size == 1:

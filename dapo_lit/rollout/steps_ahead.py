@@ -25,6 +25,7 @@ class StepsAhead:
 
     def __init__(self, sample: Callable[[int, int, Snapshot | None], CollectedStep]) -> None:
         self._sample = sample
+        # One thread: a step takes the problems that the step before it left.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rollouts")
         self._queue: deque[Future[CollectedStep | None]] = deque()
         self._failure: BaseException | None = None

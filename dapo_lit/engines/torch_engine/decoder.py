@@ -120,7 +120,7 @@ class Decoder:
         self.head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self._eps: float = config.rms_norm_eps
         self._windows = _windows(config)
-        with torch.device("meta"):
+        with torch.device("meta"):  # names and shapes, without memory
             skeleton = AutoModelForCausalLM.from_config(config)
         # Transformers' own module knows the scaled variants.
         rotary = type(skeleton.get_submodule("model.rotary_emb"))(config)
@@ -206,7 +206,7 @@ class Decoder:
         for index, layer in enumerate(self.weights.layers):
             qkv = F.linear(self._norm(hidden, layer.attention_norm), layer.qkv, layer.qkv_bias)
             qkv = qkv.view(len(tokens), -1, self.head_dim)
-            rotated = qkv[:, : self.num_queries + self.num_keys]
+            rotated = qkv[:, : self.num_queries + self.num_keys]  # a view: the next lines change qkv
             if layer.qk_norm is not None:
                 rotated.copy_(F.rms_norm(rotated, (self.head_dim,), None, self._eps) * layer.qk_norm)
             self._rotate(rotated, rotations)

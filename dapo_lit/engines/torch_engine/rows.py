@@ -152,7 +152,7 @@ class Rows:
         tokens, logprobs = draws.draw(logits, torch.from_numpy(uniforms).to(logits.device), sampling)
         self._ids[:, slot] = tokens
         self._logprobs[:, slot] = logprobs
-        self._tokens = tokens.cpu().numpy()
+        self._tokens = tokens.cpu().numpy()  # waits for the device: the host must know which rows have ended
         return self._is_eos[self._tokens]
 
     def decode(self, slot: int, alive: np.ndarray) -> None:

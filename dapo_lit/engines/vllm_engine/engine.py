@@ -137,7 +137,7 @@ class VllmEngine(RolloutEngine):
         self.version = None
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": copies()})
         self._model.check_names(sent)
-        self._wake("kv_cache")
+        self._wake("kv_cache")  # last, so that the cache and the copies of weights are not in memory together
         if self._llm.reset_prefix_cache() is False:
             raise RuntimeError("the prefix cache is not reset: requests hold it")
         self.version = version
@@ -150,7 +150,7 @@ class VllmEngine(RolloutEngine):
     def rest(self) -> None:
         """Gives GPU memory back until the next sync_weights, which brings other weights: these are not kept."""
         if self.settings.sleep and not self._asleep:
-            self._llm.sleep(level=2)
+            self._llm.sleep(level=2)  # level 1 would keep a copy of the weights in the host's memory
             self._asleep = True
             self.version = None
 
