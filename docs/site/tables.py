@@ -144,7 +144,7 @@ def rooms() -> str:
             )
         )
     ordered = [row for _, row in sorted(rows, reverse=True)]
-    for name, folder, kind in (("commands at the top", package, "*.py"), ("**dapo_lit**", package, "**/*.py")):
+    for name, folder, kind in (("files at the top", package, "*.py"), ("**dapo_lit**", package, "**/*.py")):
         ordered.append("| {} | | | {} | {:,} |".format(name, *_count(folder.glob(kind))))
     for name, kind in (("tests", "*.py"), ("conf", "*.yaml")):
         ordered.append("| **{}** | | | {} | {:,} |".format(name, *_count((ROOT / name).rglob(kind))))
