@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import yaml
 from composition import tree_of
-from torch.distributed.device_mesh import DeviceMesh
+from ranks_case import fork_ranks
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -102,6 +104,20 @@ def test_the_simulated_peak_of_a_small_model_is_that_of_a_real_step(options):
     # A single rank of FSDP gathers into a second copy of the parameters; the states are added by arithmetic.
     expected = sum(parts.values()) - parts["optimiser states"] - parts["parameters, gathered"]
     assert expected * GIB == pytest.approx(measured_peak(config), rel=0.05)  # the 16-bit copies are 17 %
+
+
+def test_the_simulated_peak_of_two_ranks_is_that_of_two_processes():
+    small = ("policy.architecture.num_hidden_layers=2", "trainer.micro_batch_tokens=512")  # parameters are 27 % of it
+    config = composed(*MEASURED, *small, "trainer.devices=2")
+    parts = training_memory(config).training
+    expected = (sum(parts.values()) - parts["optimiser states"]) * GIB
+
+    def work() -> None:
+        dist.init_process_group("gloo")
+        assert expected == pytest.approx(measured_peak(config, init_device_mesh("cpu", (2,))), rel=0.1)
+        dist.destroy_process_group()
+
+    fork_ranks(2, "memory of two ranks", work)
 
 
 def test_a_value_model_and_a_reference_are_counted_and_only_adapters_have_optimiser_states():

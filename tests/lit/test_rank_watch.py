@@ -1,6 +1,7 @@
 """A rank that has died or hangs is named, and the others end."""
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -14,7 +15,8 @@ import pytest
 import torch.distributed as dist
 from command_line import SMALL, Command
 
-from dapo_lit.lit.processes import lost_rank_named
+from dapo_lit.config import ConfigError
+from dapo_lit.lit.processes import allow_files, joined, lost_rank_named
 from dapo_lit.ranks import LostRankError
 from dapo_lit.ranks import watch as rank_watch
 from dapo_lit.ranks.watch import RankWatch
@@ -137,3 +139,20 @@ def test_a_rank_whose_starter_has_died_ends(ends, monkeypatch):
     RankWatch(1, 2, [])
     [line] = wait_for(ends, 1)
     assert f"rank 0 (process {gone.pid}) has ended; rank 1 ends as well" in line
+
+
+def test_the_limit_on_open_files_is_raised_for_the_groups_or_the_run_is_refused_by_name(monkeypatch, compose):
+    limits = [200, 400]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: tuple(limits))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, new: limits.__setitem__(slice(None), new))
+    allow_files(100)
+    assert limits == [200, 400]
+    allow_files(300)
+    assert limits == [300, 400]
+    with pytest.raises(ConfigError, match=r"401 open files .* allows 400"):
+        allow_files(401)
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):  # or the run would start the others
+        monkeypatch.setenv(name, "0")
+    large = compose("trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=1000")
+    with pytest.raises(ConfigError, match="open files"), joined(large.trainer):
+        pass  # refused before a process is started

@@ -1,5 +1,6 @@
 """Rollouts sampled while the policy trains on earlier steps: k steps old, never another number."""
 
+import itertools
 import threading
 
 import pandas as pd
@@ -7,6 +8,7 @@ import pytest
 import torch
 from small_runs import RUN, Run, rows, untimed
 
+from dapo_lit.engines.protocol import Sample, TokenIds
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.rollout.collect import Collector, ExhaustedError
@@ -116,3 +118,40 @@ def test_what_fails_while_it_samples_ahead_ends_the_run_after_the_steps_before_a
     assert [file.name for file in run.folder.checkpoints] == ["step_000002.ckpt", "step_000003.ckpt"]
     train(compose(*settings, "resume=true"), [])
     assert [row["step"] for row in rows(run.folder.path)] == list(range(6))
+
+
+def test_a_response_carried_into_later_steps_has_its_tokens_versions_and_their_log_probs(compose, monkeypatch):
+    """Unfinished responses of step s, sampled with version s - 2, go on with version s - 1 while the policy trains."""
+    given: dict[int, dict[str, torch.Tensor]] = {}
+    samples: dict[int, list[tuple[TokenIds, Sample]]] = {}
+    sync, updates = TorchEngine.sync_weights, DAPOModule.make_updates
+
+    def syncs(self, named_tensors, version):
+        given[version] = {name: tensor.clone() for name, tensor in named_tensors}
+        sync(self, given[version].items(), version)
+
+    def trains(self, batch):
+        groups = batch.collected.accepted
+        samples[batch.step] = [(group.prompt_ids, c.sample) for group in groups for c in group.completions]
+        updates(self, batch)
+
+    monkeypatch.setattr(TorchEngine, "sync_weights", syncs)
+    monkeypatch.setattr(DAPOModule, "make_updates", trains)
+    carried = "algorithm.dynamic_sampling.carry_over=all"
+    run = Run(compose(AHEAD, carried, "budget.steps=6", "evaluation.every=0", "algorithm.optimizer.lr=0.01"))
+    run.fit()
+    model, mixed = run.parts.policy.eval(), 0
+    for step, (prompt, sample) in ((step, each) for step, found in samples.items() for each in found):
+        versions = [version for version, _ in sample.versions]
+        assert versions == list(range(versions[0], versions[-1] + 1))
+        assert versions[-1] <= max(step - 2, 0)
+        ids, mixed = torch.tensor([*prompt, *sample.response_ids]), mixed + (len(versions) > 1)
+        ends = itertools.accumulate(count for _, count in sample.versions)
+        for (version, count), end in zip(sample.versions, ends, strict=True):
+            model.load_state_dict(given[version], strict=False)
+            with torch.no_grad():
+                logprobs = model(ids[None]).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+            found = logprobs.gather(1, ids[len(prompt) :, None])[end - count : end, 0]
+            sampled = torch.tensor(sample.rollout_logprobs[end - count : end])
+            torch.testing.assert_close(found, sampled, rtol=0, atol=1e-4)
+    assert mixed > 2

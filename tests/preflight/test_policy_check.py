@@ -133,8 +133,8 @@ def trains(model: PreTrainedModel) -> None:
 
 
 SOME = (
-    "cohere2", "deepseek_v3", "gemma3_text", "gpt2", "llama", "mixtral", "qwen2", "bloom", "gpt_oss", "llama4_text",
-    "phimoe",
+    "cohere2", "deepseek_v3", "gemma3_text", "gpt2", "gpt_neox", "opt", "llama", "mixtral", "qwen2", "bloom", "gpt_oss",
+    "llama4_text", "phimoe",
 )  # fmt: skip
 """One of each way in which families differ; `make sweeps` takes all."""
 
