@@ -167,8 +167,9 @@ def follow(config: Config, ranks: Ranks) -> None:
     """The other ranks: train with rank 0 and write only their shards."""
     from dapo_lit.build.parts import Parts
     from dapo_lit.lit.fit import fit
+    from dapo_lit.lit.processes import RunStart
 
-    start = ranks.first(lambda: None)
+    start = RunStart(ranks).received()
     if start is not None:
         fit(config, Parts(config, ranks), start, None, ranks)
 
@@ -193,7 +194,8 @@ def train_in(folder: RunFolder, config: Config, parts: Parts, run_start: RunStar
 
     loggers = None
     try:
-        state, origin = (newest_good(folder.path / "checkpoints"), {}) if folder.resumes else forked_from(config)
+        saved = folder.path / "checkpoints"
+        state, origin = (newest_good(saved, run_start.fault), {}) if folder.resumes else forked_from(config)
         start = StartPoint(folder, state)
         bind(folder.path, step_of(state.name) if state and folder.resumes else 0)
         run_start.broadcast(start)

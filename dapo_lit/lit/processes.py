@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -23,9 +23,10 @@ from torch.distributed.rendezvous import rendezvous
 from dapo_lit.build.models import uses_gpu
 from dapo_lit.config import ConfigError
 from dapo_lit.config.trainer import Trainer
-from dapo_lit.errors import UserError
+from dapo_lit.errors import DamagedError, UserError
 from dapo_lit.ranks import LostRankError, Ranks
 from dapo_lit.ranks.watch import STARTED_BY, RankWatch
+from dapo_lit.runs.checkpoint_files import fault
 from dapo_lit.runs.run_folder import RunFolder
 
 
@@ -47,7 +48,10 @@ class StartPoint:
 
 
 class RunStart:
-    """Rank 0 broadcasts once where the run starts, or None if there is nothing to do."""
+    """Rank 0 broadcasts once where the run starts, or None if there is nothing to do.
+
+    Before that it may ask for checks of checkpoints, in which every rank takes part.
+    """
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
@@ -57,6 +61,18 @@ class RunStart:
         if not self._sent:
             self._sent = True
             self.ranks.first(lambda: start)
+
+    def fault(self, checkpoint: Path) -> str | None:
+        """Rank 0: why a checkpoint cannot be loaded; every rank checks its files."""
+        self.ranks.first(lambda: checkpoint)
+        return fault(checkpoint, self.ranks)
+
+    def received(self) -> StartPoint | None:
+        """The other ranks: what rank 0 broadcasts, after the checks that it asks for."""
+        while isinstance(found := self.ranks.first(lambda: None), Path):
+            with suppress(OSError, DamagedError):  # rank 0 has the same error, and broadcasts None
+                fault(found, self.ranks)
+        return found
 
 
 def place_from_outside() -> Place | None:

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from dapo_lit.errors import DamagedError
 from dapo_lit.files import DRAFT, draft_of, force_to_disk, naming, put_in_place
 from dapo_lit.manifest import MANIFEST, difference, read_manifest, sum_of
 from dapo_lit.ranks import ALONE, Ranks
@@ -81,28 +82,43 @@ def complete(folder: Path) -> list[Path]:
     return sorted(folder.glob("step_*.ckpt"))
 
 
-def fault(checkpoint: Path) -> str | None:
+def fault(checkpoint: Path, ranks: Ranks = ALONE) -> str | None:
     """Why a checkpoint cannot be loaded; None if it is as the run's manifest has it. Reads all of it.
 
-    Without a manifest (an older version wrote the run) there is nothing to compare it with.
+    A collective of several ranks: each reads the files that a rank of its number wrote, and all get the same verdict,
+    or the same error. Without a manifest (an older version wrote the run) there is nothing to compare it with.
     """
+    found: str | Exception | None
+    try:
+        found = _own_fault(checkpoint, ranks)
+    except (OSError, DamagedError) as error:  # the other ranks must not wait for this one
+        found = error
+    found = next((each for each in ranks.gather(found) if each is not None), None)
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def _own_fault(checkpoint: Path, ranks: Ranks) -> str | None:
+    """As `fault`, of this rank's files."""
     run = checkpoint.parent.parent
     manifest = read_manifest(run)
     if manifest is None:
         return None
     name = f"{checkpoint.parent.name}/{checkpoint.name}"
-    own = {file: entry for file, entry in manifest["files"].items() if file == name or file.startswith(f"{name}/")}
+    files = {file: entry for file, entry in manifest["files"].items() if file == name or file.startswith(f"{name}/")}
+    own = {file: entry for file, entry in files.items() if _writer(run / file) % ranks.size == ranks.rank}
     reasons = (f"{file} {reason}" for file, entry in own.items() if (reason := difference(run / file, entry)))
-    return next(reasons, None) if own else f"{MANIFEST} does not name it"
+    return next(reasons, None) if files else f"{MANIFEST} does not name it"
 
 
-def newest_good(folder: Path) -> Path | None:
+def newest_good(folder: Path, check: Callable[[Path], str | None] = fault) -> Path | None:
     """The newest intact checkpoint in `folder`; damaged newer ones are skipped with a warning.
 
     A damaged one is renamed to step_000010.ckpt.damaged, so that the run can save that step again.
     """
     for checkpoint in reversed(complete(folder)):
-        reason = fault(checkpoint)
+        reason = check(checkpoint)
         if reason is None:
             return checkpoint
         aside = checkpoint.with_name(checkpoint.name + ".damaged")

@@ -3,15 +3,20 @@
 import json
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 from damages import damage
+from thread_ranks import ThreadRanks, on_ranks
 
 from dapo_lit.lit.callbacks import Recorder
+from dapo_lit.lit.processes import RunStart, StartPoint
+from dapo_lit.manifest import sum_of
 from dapo_lit.runs.checkpoint_files import complete, fault, newest_good, write_checkpoint
 from dapo_lit.runs.preemption import StopSignal, requeue_command
+from dapo_lit.runs.run_folder import RunFolder
 from dapo_lit.train import train
 
 RUN = Path("runs") / "four_sums" / "dapo" / "seed_0"
@@ -54,6 +59,56 @@ def test_a_damaged_checkpoint_is_skipped_set_aside_and_told(folder, capsys, shar
     save(folder, 2, sharded)  # the run comes by again
     assert newest_good(folder) == newest
     assert fault(newest) is None
+
+
+def test_each_rank_sums_its_own_files_and_all_agree_on_the_checkpoint(folder, monkeypatch):
+    for step in (1, 2):
+        save(folder, step, sharded=True)
+    damage(folder / "step_000002.ckpt" / "__1_0.distcp", "a bit flipped")
+    summed: dict[str, set[str]] = {"0": set(), "1": set()}
+
+    def noted(file: Path) -> str:
+        summed[threading.current_thread().name].add(f"{file.parent.name}/{file.name}")
+        return sum_of(file)
+
+    monkeypatch.setattr("dapo_lit.manifest.sum_of", noted)
+
+    def start(ranks: ThreadRanks) -> StartPoint | None:
+        threading.current_thread().name = str(ranks.rank)
+        run_start = RunStart(ranks)
+        if ranks.rank > 0:
+            return run_start.received()
+        run_start.broadcast(StartPoint(RunFolder(folder.parent, True), newest_good(folder, run_start.fault)))
+        return None
+
+    _, of_rank_1 = on_ranks(2, start)
+    assert of_rank_1.checkpoint == folder / "step_000001.ckpt"
+    assert [file.name for file in folder.glob("*.damaged")] == ["step_000002.ckpt.damaged"]
+    for rank, files in summed.items():
+        assert files == {f"step_{step:06d}.ckpt/__{rank}_0.distcp" for step in (1, 2)}
+
+
+def test_a_file_that_one_rank_cannot_read_is_an_error_on_rank_0_and_nothing_is_set_aside(folder, monkeypatch):
+    save(folder, 1, sharded=True)
+
+    def unreadable(file: Path) -> str:
+        if file.name == "__1_0.distcp":
+            raise OSError(5, "Input/output error")
+        return sum_of(file)
+
+    monkeypatch.setattr("dapo_lit.manifest.sum_of", unreadable)
+
+    def start(ranks: ThreadRanks) -> StartPoint | None:
+        run_start = RunStart(ranks)
+        if ranks.rank > 0:
+            return run_start.received()
+        with pytest.raises(OSError, match="Input/output"):
+            newest_good(folder, run_start.fault)
+        run_start.broadcast(None)
+        return None
+
+    assert on_ranks(2, start) == [None, None]
+    assert complete(folder) == [folder / "step_000001.ckpt"]
 
 
 def test_slurms_signal_saves_and_ends_the_run_as_preempted(tmp_path, compose, monkeypatch, capsys):
