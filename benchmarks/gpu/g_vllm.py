@@ -49,8 +49,7 @@ def measured(tiny: bool) -> dict[str, Any]:
     from dapo_lit.engines.vllm_engine.options import VllmSettings
 
     settings = VllmSettings(
-        max_model_tokens=256, max_batch_size=64, kv_cache_gb=0.25 if tiny else 4.0, eager=not ON_GPU, sleep=ON_GPU,
-        deterministic=ON_GPU,
+        max_model_tokens=256, max_batch_size=64, kv_cache_gb=0.25 if tiny else 4.0, sleep=ON_GPU, deterministic=ON_GPU,
     )  # fmt: skip
     torch.manual_seed(0)
     dtype = torch.bfloat16 if ON_GPU else torch.float32
