@@ -15,7 +15,7 @@ import pytest
 import torch.distributed as dist
 from command_line import SMALL, Command
 
-from dapo_lit.config import ConfigError
+from dapo_lit.errors import UserError
 from dapo_lit.lit.processes import allow_files, joined, lost_rank_named
 from dapo_lit.ranks import LostRankError
 from dapo_lit.ranks import watch as rank_watch
@@ -149,10 +149,10 @@ def test_the_limit_on_open_files_is_raised_for_the_groups_or_the_run_is_refused_
     assert limits == [200, 400]
     allow_files(300)
     assert limits == [300, 400]
-    with pytest.raises(ConfigError, match=r"401 open files .* allows 400"):
+    with pytest.raises(UserError, match=r"401 open files .* allows 400"):
         allow_files(401)
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):  # or the run would start the others
         monkeypatch.setenv(name, "0")
     large = compose("trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=1000")
-    with pytest.raises(ConfigError, match="open files"), joined(large.trainer):
+    with pytest.raises(UserError, match="open files"), joined(large.trainer):
         pass  # refused before a process is started
