@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from dapo_lit.build.parts import Parts
     from dapo_lit.cli.study_launch import Sweep
     from dapo_lit.lit.processes import RunStart
-    from dapo_lit.ranks import Ranks
     from dapo_lit.runs.loggers import Loggers
     from dapo_lit.runs.run_folder import RunFolder
 
@@ -56,10 +55,10 @@ def train(config: Config, overrides: list[str]) -> None:
         torch.set_num_threads(config.trainer.threads)
         # On a GPU: 16-bit products are what they are, and a float32 head loses nothing, since its factors have 8 bits.
         torch.set_float32_matmul_precision("high" if config.trainer.strategy == "fsdp" else "highest")
-        if ranks.rank > 0:
-            follow(config, ranks)
-            return
         run_start = RunStart(ranks)
+        if ranks.rank > 0:
+            follow(config, run_start)
+            return
         try:
             train_first(config, overrides, run_start)
         finally:
@@ -163,15 +162,14 @@ def train_first(config: Config, overrides: list[str], run_start: RunStart) -> No
         train_in(folder, config, parts, run_start)
 
 
-def follow(config: Config, ranks: Ranks) -> None:
+def follow(config: Config, run_start: RunStart) -> None:
     """The other ranks: train with rank 0 and write only their shards."""
     from dapo_lit.build.parts import Parts
     from dapo_lit.lit.fit import fit
-    from dapo_lit.lit.processes import RunStart
 
-    start = RunStart(ranks).received()
+    start = run_start.received()
     if start is not None:
-        fit(config, Parts(config, ranks), start, None, ranks)
+        fit(config, Parts(config, run_start.ranks), start, None, run_start.ranks)
 
 
 def arm_of(config: Config) -> str:
@@ -195,7 +193,7 @@ def train_in(folder: RunFolder, config: Config, parts: Parts, run_start: RunStar
     loggers = None
     try:
         saved = folder.path / "checkpoints"
-        state, origin = (newest_good(saved, run_start.fault), {}) if folder.resumes else forked_from(config)
+        state, origin = (newest_good(saved, run_start.ranks), {}) if folder.resumes else forked_from(config)
         start = StartPoint(folder, state)
         bind(folder.path, step_of(state.name) if state and folder.resumes else 0)
         run_start.broadcast(start)

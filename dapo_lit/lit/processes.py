@@ -48,10 +48,7 @@ class StartPoint:
 
 
 class RunStart:
-    """Rank 0 broadcasts once where the run starts, or None if there is nothing to do.
-
-    Before that it may ask for checks of checkpoints, in which every rank takes part.
-    """
+    """Rank 0 broadcasts once where the run starts, or None if there is nothing to do."""
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
@@ -62,13 +59,8 @@ class RunStart:
             self._sent = True
             self.ranks.first(lambda: start)
 
-    def fault(self, checkpoint: Path) -> str | None:
-        """Rank 0: why a checkpoint cannot be loaded; every rank checks its files."""
-        self.ranks.first(lambda: checkpoint)
-        return fault(checkpoint, self.ranks)
-
     def received(self) -> StartPoint | None:
-        """The other ranks: what rank 0 broadcasts, after the checks that it asks for."""
+        """What the other ranks get; before that they take part in checks of the checkpoints that rank 0 names."""
         while isinstance(found := self.ranks.first(lambda: None), Path):
             with suppress(OSError, DamagedError):  # rank 0 has the same error, and broadcasts None
                 fault(found, self.ranks)

@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from dapo_lit.errors import DamagedError
 from dapo_lit.files import DRAFT, draft_of, force_to_disk, naming, put_in_place
 from dapo_lit.manifest import MANIFEST, difference, read_manifest, sum_of
 from dapo_lit.ranks import ALONE, Ranks
@@ -85,40 +84,35 @@ def complete(folder: Path) -> list[Path]:
 def fault(checkpoint: Path, ranks: Ranks = ALONE) -> str | None:
     """Why a checkpoint cannot be loaded; None if it is as the run's manifest has it. Reads all of it.
 
-    A collective of several ranks: each reads the files that a rank of its number wrote, and all get the same verdict,
-    or the same error. Without a manifest (an older version wrote the run) there is nothing to compare it with.
+    Of several ranks each reads the files that a rank of its number wrote; all get one verdict, or raise one OSError.
+    Without a manifest (an older version wrote the run) there is nothing to compare it with.
     """
-    found: str | Exception | None
-    try:
-        found = _own_fault(checkpoint, ranks)
-    except (OSError, DamagedError) as error:  # the other ranks must not wait for this one
-        found = error
-    found = next((each for each in ranks.gather(found) if each is not None), None)
-    if isinstance(found, Exception):
-        raise found
-    return found
-
-
-def _own_fault(checkpoint: Path, ranks: Ranks) -> str | None:
-    """As `fault`, of this rank's files."""
     run = checkpoint.parent.parent
     manifest = read_manifest(run)
     if manifest is None:
         return None
     name = f"{checkpoint.parent.name}/{checkpoint.name}"
     files = {file: entry for file, entry in manifest["files"].items() if file == name or file.startswith(f"{name}/")}
-    own = {file: entry for file, entry in files.items() if _writer(run / file) % ranks.size == ranks.rank}
-    reasons = (f"{file} {reason}" for file, entry in own.items() if (reason := difference(run / file, entry)))
-    return next(reasons, None) if files else f"{MANIFEST} does not name it"
+    own = [file for file in files if _writer(run / file) % ranks.size == ranks.rank]
+    found: str | OSError | None
+    try:
+        found = next((f"{file} {reason}" for file in own if (reason := difference(run / file, files[file]))), None)
+    except OSError as error:  # the other ranks must not wait for this one
+        found = error
+    found = next((each for each in ranks.gather(found) if each is not None), None)
+    if isinstance(found, OSError):
+        raise found
+    return found if files else f"{MANIFEST} does not name it"
 
 
-def newest_good(folder: Path, check: Callable[[Path], str | None] = fault) -> Path | None:
+def newest_good(folder: Path, ranks: Ranks = ALONE) -> Path | None:
     """The newest intact checkpoint in `folder`; damaged newer ones are skipped with a warning.
 
     A damaged one is renamed to step_000010.ckpt.damaged, so that the run can save that step again.
     """
     for checkpoint in reversed(complete(folder)):
-        reason = check(checkpoint)
+        ranks.first(checkpoint.absolute)  # the others check their files: RunStart.received
+        reason = fault(checkpoint, ranks)
         if reason is None:
             return checkpoint
         aside = checkpoint.with_name(checkpoint.name + ".damaged")

@@ -78,7 +78,7 @@ def test_each_rank_sums_its_own_files_and_all_agree_on_the_checkpoint(folder, mo
         run_start = RunStart(ranks)
         if ranks.rank > 0:
             return run_start.received()
-        run_start.broadcast(StartPoint(RunFolder(folder.parent, True), newest_good(folder, run_start.fault)))
+        run_start.broadcast(StartPoint(RunFolder(folder.parent, True), newest_good(folder, ranks)))
         return None
 
     _, of_rank_1 = on_ranks(2, start)
@@ -103,7 +103,7 @@ def test_a_file_that_one_rank_cannot_read_is_an_error_on_rank_0_and_nothing_is_s
         if ranks.rank > 0:
             return run_start.received()
         with pytest.raises(OSError, match="Input/output"):
-            newest_good(folder, run_start.fault)
+            newest_good(folder, ranks)
         run_start.broadcast(None)
         return None
 
