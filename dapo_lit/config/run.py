@@ -113,11 +113,9 @@ class Config(Section):
         """Settings of engine and trainer that cannot share processes."""
         vllm = self.rollout.vllm
         colocated = self.rollout.engine == "vllm" and vllm.placement == "colocated"
-        if colocated and vllm.deterministic and self.trainer.strategy == "fsdp":
-            yield (
-                "rollout.vllm.deterministic replaces matrix products in the whole process, so in sharded training too: "
-                "give it servers of its own (rollout.vllm.placement=server)"
-            )
+        own = "give the engine servers of its own (rollout.vllm.placement=server)"
+        if colocated and vllm.deterministic:
+            yield f"rollout.vllm.deterministic replaces matrix products in the whole process, in training too; {own}"
         shares = colocated and vllm.tensor_parallel > 1
         if shares and self.trainer.devices % vllm.tensor_parallel:
             yield (
@@ -125,7 +123,6 @@ class Config(Section):
                 f"processes of a machine (trainer.devices): neighbouring ranks share an engine"
             )
         ahead, sampling = self.rollout.steps_ahead, self.algorithm.dynamic_sampling
-        own = "give the engine servers of its own (rollout.vllm.placement=server)"
         excluded = {
             "rollout.vllm.sleep": (colocated and vllm.sleep, f"an engine that samples meanwhile cannot sleep; {own}"),
             "rollout.vllm.tensor_parallel > 1": (shares, f"the exchanges of its ranks collide with training; {own}"),

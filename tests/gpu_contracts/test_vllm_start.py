@@ -1,10 +1,12 @@
 """What vLLM is given on every rank of a node, checked with the classes of the installed vLLM; no engine starts."""
 
 import inspect
+import os
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
+from unittest.mock import MagicMock, patch
 
 import pytest
 import torch
@@ -22,6 +24,12 @@ SEVEN_B = int(14.2 * GIB)
 """Bytes of the weights of a 7B policy in bfloat16."""
 
 
+def process_state() -> tuple[str, str, dict[str, str]]:
+    """Precision of products and environment, without vLLM's own variables."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
+    return torch.get_float32_matmul_precision(), torch.backends.cuda.matmul.fp32_precision, variables
+
+
 class RecordingLLM:
     """Takes what the installed `LLM` takes, and says what its executor would do."""
 
@@ -35,8 +43,21 @@ class RecordingLLM:
         unknown = set(given) - set(accepted) - names
         assert not unknown, f"this vLLM does not know {sorted(unknown)}"
         self.given = given
+        self.llm_engine = MagicMock()
+        if vllm.envs.VLLM_BATCH_INVARIANT:
+            self.change_process()
+        self.process = process_state()
         self.arguments = EngineArgs(**{name: value for name, value in given.items() if name in names})
         self.made.append(self)
+
+    def change_process(self) -> None:
+        """As vLLM's worker and its batch-invariant mode do on a GPU."""
+        from vllm.model_executor.determinism.batch_invariant import override_envs_for_invariance
+
+        override_envs_for_invariance()
+        os.environ.pop("NCCL_ASYNC_ERROR_HANDLING", None)
+        torch.backends.cuda.matmul.fp32_precision = "ieee"
+        torch.set_float32_matmul_precision(vllm.envs.VLLM_FLOAT32_MATMUL_PRECISION)
 
     def place(self, device: str) -> tuple[int, int]:
         """Global and local rank of the worker, by vLLM's own executor."""
@@ -132,12 +153,23 @@ def test_an_engine_restarts_beside_a_trainer_that_leaves_room_for_weights_cache_
         llm_options(Path("m"), torch.bfloat16, SETTINGS, Host(24 * GIB), SEVEN_B)
 
 
-def test_deterministic_kernels_are_asked_for_before_vllm_is_imported_and_refused_without_a_gpu(monkeypatch):
-    import vllm.envs
+@pytest.fixture
+def precision_of_a_trainer():
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
 
-    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "0")
-    settings = replace(SETTINGS, deterministic=True)
-    start(monkeypatch, settings, Host(gpu_bytes=80 * GIB), local_rank=None)
-    assert vllm.envs.VLLM_BATCH_INVARIANT
+
+@patch.dict(os.environ, {"NCCL_ALGO": "Ring", "NCCL_ASYNC_ERROR_HANDLING": "1", "VLLM_BATCH_INVARIANT": "0"})
+@pytest.mark.usefixtures("precision_of_a_trainer")
+def test_deterministic_kernels_need_a_gpu_and_leave_environment_and_precision_of_the_trainer_alone(monkeypatch):
+    settings, before = replace(SETTINGS, deterministic=True), process_state()
+    made = start(monkeypatch, settings, Host(gpu_bytes=80 * GIB), local_rank=None)
+    assert process_state() == before
+    *precisions, variables = made.process  # of vLLM, which was asked for them before its import
+    assert precisions == ["highest", "ieee"]
+    assert (variables["NCCL_ALGO"] == "Ring", variables["NCCL_MAX_NCHANNELS"]) == (False, "1")
+    assert "NCCL_ASYNC_ERROR_HANDLING" not in variables
     with pytest.raises(ValueError, match="GPU"):
         start(monkeypatch, settings, Host(), local_rank=None)
