@@ -1,7 +1,7 @@
 """The interface of every rollout engine: token ids in, token ids out. Engines never see text or scores."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
@@ -200,6 +200,10 @@ class RolloutEngine(ABC):
     """Samples decoded at once; more wait for their turn."""
     reproducible: bool = False
     """True if the same requests in the same order give the same samples, bit for bit."""
+    preemptions: int | None = 0
+    """Responses of the last stream that a full key-value cache put back, to be computed again. None: not known."""
+    facts: Mapping[str, Any] = {}
+    """The code that samples, for run.json: what runs, whatever was asked for."""
     takes_weights: bool = True
     """False on a rank whose tensors sync_weights only has gathered: another rank passes them on."""
 

@@ -50,7 +50,7 @@ class Recorder(Callback):
     def on_train_start(self, trainer: Trainer, module: DAPOModule) -> None:
         selection = trainer.datamodule.selection
         if self.ranks.rank == 0:
-            self.folder.write_run(problems=selection.counts)
+            self.folder.write_run(problems=selection.counts, engine=trainer.datamodule.collector.setup.engine.facts)
             print("\n".join(selection.lines), flush=True)
         if module.counters.step == 0 and not self.folder.resumes:  # a run stopped in its first step has it
             self._write(trainer.datamodule, module, {}, evaluates=True)

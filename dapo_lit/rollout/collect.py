@@ -75,7 +75,7 @@ class Collector:
         metrics = sampling_metrics(collection, accepted, self.carried, policy_version)
         metrics["sampling/keep_rate"] = self.keep_rate.value
         self.setup.engine.rest()  # before anything is returned: if it fails, the state goes back
-        metrics |= collection.timings()
+        metrics |= collection.costs()
         return CollectedStep(step, policy_version, accepted, generated, metrics, surplus, collection.tokens_generated)
 
     def _take_carried(self, oldest_version: int) -> tuple[list[OpenGroup], list[OpenGroup]]:

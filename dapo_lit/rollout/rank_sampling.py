@@ -120,7 +120,7 @@ class RankSampling:
         """Everything since the last report."""
         failure = f"{type(self.failure).__name__}: {self.failure}" if self.failure else None
         pending = self._stream.pending + len(self._new)
-        report = Report(stops, failure, pending, self._scored, self._withdrawn)
+        report = Report(stops, failure, pending, self._setup.engine.preemptions, self._scored, self._withdrawn)
         self._scored, self._withdrawn = [], {}
         return report
 

@@ -74,6 +74,7 @@ class StepCollection:
         self._exchange: Exchange | list[Report] = []  # under way; of a single rank, its own report
         self._engines: list[int] = []  # that sample the groups, by place
         self._pending = [0] * setup.ranks.num_engines
+        self._preemptions: list[int | None] = []  # by engine
         for group in carried:
             self._add(group)
 
@@ -109,8 +110,10 @@ class StepCollection:
         self._post()
         self._take_in()
 
-    def timings(self) -> dict[str, float | None]:
+    def costs(self) -> dict[str, float | None]:
+        """Seconds on this rank, and preemptions on all."""
         return {
+            "perf/preemptions": None if None in self._preemptions else sum(filter(None, self._preemptions)),
             "time/generate_s": self._own.generate_s + self._exchange_s,
             "time/verify_s": self._own.verify_s,
             "time/tail_s": self._tail_s,
@@ -170,6 +173,7 @@ class StepCollection:
         self._exchange_s += time.perf_counter() - started
         of_engines = reports[:: ranks.per_engine]
         self._pending = [report.pending for report in of_engines]
+        self._preemptions = [report.preemptions for report in of_engines]
         for report in of_engines:
             for completion in report.completions:
                 self._take_completion(completion)

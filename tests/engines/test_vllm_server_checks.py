@@ -72,8 +72,8 @@ def test_servers_of_other_versions_models_lengths_and_settings_are_told_apart(tm
     assert "VLLM_SERVER_DEV_MODE=1" in refused(url, tmp_path)
     settings = {"dtype": "torch.float16", "logprobs_mode": "processed_logprobs"}
     found = {"model_config": settings, "device_config": {"device": "cpu"}}
-    found["scheduler_config"] = {"enable_chunked_prefill": True}
-    answers["/server_info"] = {"vllm_config": found}
+    found["scheduler_config"] = {"enable_chunked_prefill": True, "async_scheduling": False}
+    answers["/server_info"] = {"vllm_config": found, "vllm_env": {}}
     assert "dtype=torch.float16" in refused(url, tmp_path)
     settings |= {"dtype": "torch.bfloat16", "logprobs_mode": "raw_logprobs"}
     assert "logprobs_mode=raw_logprobs" in refused(url, tmp_path)

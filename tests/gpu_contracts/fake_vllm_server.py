@@ -133,8 +133,10 @@ class FakeServer:
         config = {
             "model_config": {"dtype": f"torch.{dtype}", "logprobs_mode": "processed_logprobs"},
             "device_config": {"device": "cuda"},
+            "scheduler_config": {"async_scheduling": False},
         }
-        app.add_api_route("/server_info", lambda: {"vllm_config": config})
+        environment = {"VLLM_USE_V2_MODEL_RUNNER": False}
+        app.add_api_route("/server_info", lambda: {"vllm_config": config, "vllm_env": environment})
         app.add_api_route("/inference/v1/generate", self._generate, methods=["POST"])
         app.add_api_route("/health", lambda: "")
         if "VLLM_API_KEY" in os.environ:

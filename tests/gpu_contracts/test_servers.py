@@ -65,6 +65,7 @@ def test_each_server_gets_its_orders_once_whatever_the_number_of_ranks(size, ser
     def work(ranks: ThreadRanks) -> list[int]:
         with closing(engine(servers, tmp_path, ranks)) as made:
             assert made.concurrency == 2 * 8 // size  # what the two servers decode at once is divided, too
+            assert {"vllm": "0.32.0", "runner": "V1", "async_scheduling": False} in made.facts.values()
             counts = []
             for version in range(2):
                 made.sync_weights(tensors(), version)

@@ -4,7 +4,10 @@ Engine, scheduler, step loop and output processor are vLLM's own; the executor d
 while a batch is in flight (withdraw, new weights, sleep) loses no token and mixes none.
 """
 
+import logging
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -112,8 +115,9 @@ def done(value: Any) -> Future:
     return future
 
 
-@pytest.fixture(scope="module")
-def started():
+@contextmanager
+def scripted_engine(**options: Any) -> Iterator[VllmEngine]:
+    from vllm.envs import disable_envs_cache
     from vllm.platforms.cpu import CpuPlatform
 
     of_cpu = CpuPlatform.check_and_update_config
@@ -122,7 +126,8 @@ def started():
         of_cpu(config)
         config.scheduler_config.async_scheduling = True
 
-    scripted = {"distributed_executor_backend": ScriptedExecutor, "enable_sleep_mode": False}
+    disable_envs_cache()  # of another engine in this process
+    scripted = {"distributed_executor_backend": ScriptedExecutor, "enable_sleep_mode": False} | options
     settings = VllmSettings(max_model_tokens=128, max_batch_size=4, kv_cache_gb=0.01, sleep=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CpuPlatform, "check_and_update_config", classmethod(as_on_a_gpu))
@@ -132,6 +137,12 @@ def started():
     assert (core.step_fn.__name__, core.batch_queue_size) == ("step_with_batch_queue", 2)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="module")
+def started():
+    with scripted_engine() as made:
+        yield made
 
 
 @pytest.fixture
@@ -183,6 +194,7 @@ def test_more_responses_than_places_come_back_whole_and_end_where_they_end(engin
         sample, versions = samples[index], [engine.version] * min(length, 10)
         assert is_scripted(sample.response_ids, sample.rollout_logprobs, versions, length)
         assert sample.finished == (length <= 10)
+    assert engine.preemptions == 0
 
 
 def test_a_sample_withdrawn_with_a_batch_in_flight_keeps_its_tokens_and_goes_on_under_the_next_weights(engine):
@@ -221,3 +233,23 @@ def test_after_new_weights_nothing_comes_from_the_batch_that_was_in_flight_nor_f
     sample = drained(stream)[0]
     assert executor.from_cache == [0]
     assert is_scripted(sample.response_ids, sample.rollout_logprobs, [old + 1] * 6, 6)
+
+
+@pytest.mark.usefixtures("started")
+def test_a_warning_of_vllm_is_printed_once_and_one_of_what_is_done_on_purpose_never(capsys):
+    for name in ("RotaryEmbedding", "Linear", "Linear"):
+        logging.getLogger("vllm.model_executor").warning("%s: Failed to load weights", name)
+    assert capsys.readouterr().out == "vLLM warning: Linear: Failed to load weights\n"
+
+
+def test_a_full_cache_costs_preemptions_but_no_token_and_a_runner_of_the_environment_is_in_the_facts(monkeypatch):
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+    monkeypatch.setattr("vllm.config.vllm.HAS_TRITON", True)  # as on a GPU
+    with scripted_engine(num_gpu_blocks_override=7) as made:
+        assert made.facts | {"vllm": ""} == {"vllm": "", "runner": "V2", "async_scheduling": True, "attention": []}
+        stream = synced(made).open(Sampling(max_response_tokens=40))
+        stream.submit(requests(40, 40, 40, 40))  # together 9 blocks
+        samples = drained(stream)
+        assert made.preemptions > 0
+    for sample in samples.values():
+        assert is_scripted(sample.response_ids, sample.rollout_logprobs, [0] * 40, 40)

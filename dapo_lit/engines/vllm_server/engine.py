@@ -45,6 +45,8 @@ class VllmServerEngine(RolloutEngine):
     ranks: the processes that train together; they divide or share the servers, and rank 0 writes the weights.
     """
 
+    preemptions = None  # each server has them under /metrics
+
     def __init__(
         self,
         config: PretrainedConfig,
@@ -66,6 +68,7 @@ class VllmServerEngine(RolloutEngine):
         self._label = ""
         self._weights: Path | None = None
         self._closed = False
+        self.facts: dict[str, Any] = {}
         self._client = ServerClient(settings.urls)
         self._servers = Servers(self._client, ranks)
         try:
@@ -106,11 +109,11 @@ class VllmServerEngine(RolloutEngine):
                 f"{self._folder}, this policy with its vocabulary, is needed up to {longest}",
             )
         try:
-            found = self._client.get(url, "/server_info?config_format=json")["vllm_config"]
+            info = self._client.get(url, "/server_info?config_format=json")
         except NoSuchRouteError:
             fault = f"{url} was started without VLLM_SERVER_DEV_MODE=1: its weights cannot be set"
             raise self._wrong(url, fault) from None
-        have = found["model_config"]
+        found, have = info["vllm_config"], info["vllm_config"]["model_config"]
         wanted: dict[str, Any] = {"dtype": str(self._dtype), "logprobs_mode": "processed_logprobs"}
         if found["device_config"]["device"] == "cpu":
             have = have | found["scheduler_config"]
@@ -118,6 +121,9 @@ class VllmServerEngine(RolloutEngine):
         for name, value in wanted.items():
             if have[name] != value:
                 raise self._wrong(url, f"{url} has {name}={have[name]}, not {value}")
+        runner = {True: "V2", False: "V1"}.get(info["vllm_env"].get("VLLM_USE_V2_MODEL_RUNNER"))  # None: vLLM chose
+        scheduling = found["scheduler_config"]["async_scheduling"]
+        self.facts[url] = {"vllm": version, "runner": runner, "async_scheduling": scheduling}
 
     def _wrong(self, url: str, fault: str) -> ValueError:
         return ValueError(
