@@ -72,8 +72,6 @@ def settling(run: Path, settings: Mapping[str, Any], given: Sequence["Advice"]) 
 
     if not settings:
         yield "A log has no settings and no states to fork; docs/coming_from.md has the keys to train here."
-    elif settings["family"] != "dapo":
-        yield f"No fork: algorithm.family={settings['family']}, and a fork toggles the switches of DAPO."
     elif not kept_states(run):
         yield "No fork yet: this run kept no training state; train it again with 'replay.record=[4,8]'."
     else:

@@ -173,7 +173,7 @@ def study_design(config: Config) -> Design:
         names = fork_arms(config)
     if not names:
         raise ConfigError(f"study.arms: study {study.name} names none, such as [dapo, dapo-clip_higher]")
-    if config.algorithm.family != "dapo":
+    if config.algorithm.family != "dapo" and not config.fork:  # arms of a fork have all else of their run
         raise ConfigError(
             f"study {study.name} names its arms from DAPO's switches, and algorithm.family={config.algorithm.family} "
             "differs in more than those; leave `algorithm` at dapo, or compare algorithms by "

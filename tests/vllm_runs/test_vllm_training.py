@@ -16,7 +16,7 @@ from command_line import run_python
 TINY = (
     "+experiment=ablate_clip_higher", "rollout=vllm", "rollout.vllm.kv_cache_gb=0.25", "task.base.stages.0.updates=150",
     "algorithm.num_prompts=8", "algorithm.minibatch_prompts=4", "algorithm.samples_per_prompt=8",
-    "task.num_heldout=10", "evaluation.samples=2", "logger.rollouts_every=1",
+    "task.num_heldout=10", "evaluation.samples=2", "logger.rollouts_every=1", "replay.record=[2]",
     "budget.steps=25",  # enough for the signal to come before the end
 )  # fmt: skip
 MODEL = Path(os.environ.get("DAPO_LIT_SMOLLM2", Path(__file__).parents[2] / "models" / "smollm2_135m"))
@@ -33,30 +33,49 @@ def check_agreement(row: dict) -> None:
     assert 0 < row["mismatch/prob_diff_max"] < 1e-3
 
 
-def test_a_run_with_vllm_is_interrupted_and_resumed_and_samples_from_the_weights_just_updated(tmp_path, cache):
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory, cache) -> Path:
+    """A folder with a run that was stopped by a signal and resumed."""
+    folder = tmp_path_factory.mktemp("interrupted")
     command = [sys.executable, "-m", "dapo_lit.train", *TINY]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
-        metrics, deadline = tmp_path / RUN / "metrics.jsonl", time.monotonic() + 400
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
+        metrics, deadline = folder / RUN / "metrics.jsonl", time.monotonic() + 400
         while started.poll() is None and not (metrics.is_file() and metrics.read_text().count("\n") > 2):
             assert time.monotonic() < deadline, "no second step within 400 s"
             time.sleep(0.05)
         started.send_signal(signal.SIGTERM)
         _, stderr = started.communicate(timeout=120)
     assert started.returncode == 0, stderr
-    stopped_at = rows_of(tmp_path / RUN)[-1]["step"]
+    stopped_at = rows_of(folder / RUN)[-1]["step"]
     assert 2 <= stopped_at < 25
 
-    resumed = run_python(*TINY, "resume=true", cwd=tmp_path, timeout=400)
+    resumed = run_python(*TINY, "resume=true", cwd=folder, timeout=400)
     assert resumed.returncode == 0, resumed.stderr
-    done = json.loads((tmp_path / RUN / "DONE.json").read_text())
+    return folder
+
+
+def test_a_run_with_vllm_is_interrupted_and_resumed_and_samples_from_the_weights_just_updated(interrupted):
+    done = json.loads((interrupted / RUN / "DONE.json").read_text())
     assert done["status"] == "finished"
     assert (done["engine"]["runner"], done["engine"]["async_scheduling"]) == ("V1", False)
-    rows = rows_of(tmp_path / RUN)
+    rows = rows_of(interrupted / RUN)
     assert [row["step"] for row in rows] == list(range(26))
     for row in rows[1:]:
         check_agreement(row)
-    rollouts = pd.read_parquet(tmp_path / RUN / "rollouts" / "step_000025.parquet")
+    rollouts = pd.read_parquet(interrupted / RUN / "rollouts" / "step_000025.parquet")
     assert rollouts.groupby(["problem_id", "attempt"]).size().eq(8).all()
+
+
+def test_a_run_with_vllm_is_forked_and_the_fork_ends_with_its_page(interrupted):
+    fork = ("fork.horizon=1", "study.arms=[dapo]", "study.seeds=[0]", "study.workers=1")
+    done = run_python("-m", "+study=fork", f"fork.run={RUN}", *fork, cwd=interrupted, timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    forks = interrupted / "runs" / "fork" / "ablate_clip_higher_dapo-clip_higher_seed_0"
+    for arm in ("dapo", "dapo-clip_higher"):
+        (row,) = rows_of(forks / "step_000002" / arm / "seed_0")
+        assert row["step"] == 2
+        check_agreement(row)
+    assert "From here on" in (forks / "report.html").read_text()
 
 
 def test_smollm2_learns_a_step_of_arithmetic_and_the_engine_samples_from_what_it_learned(tmp_path):
