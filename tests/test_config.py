@@ -13,6 +13,7 @@ from dapo_lit.cli.study_launch import study_design
 from dapo_lit.config import Config, ConfigError, config_folder
 from dapo_lit.config.algorithm import Techniques
 from dapo_lit.config.identity import flatten
+from dapo_lit.config.shipped import choice
 from dapo_lit.techniques import DAPO, LADDER, NAIVE_GRPO, REGISTER
 
 EXPERIMENTS = sorted(file.stem for file in (config_folder() / "experiment").glob("*.yaml"))
@@ -155,6 +156,15 @@ def test_the_papers_preset_fits_the_limit_of_any_task(compose):
         algorithm = compose("policy=hf", "policy.path=x", f"task={task}", "algorithm=dapo_paper", small=False).algorithm
         assert (algorithm.overlong.cache_tokens, algorithm.optimizer.lr) == (cache, 1e-6)
         assert algorithm.dynamic_sampling.on_exhausted == "error"
+
+
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if "7b" in name or "32b" in name])
+def test_large_policies_have_the_papers_preset_and_one_reward_rule(compose, name):
+    config, preset = compose(f"+experiment={name}", small=False), choice("algorithm", "dapo_paper")
+    assert config.reward == compose("+experiment=paper_qwen2_5_32b", small=False).reward
+    assert config.algorithm.samples_per_prompt == preset["samples_per_prompt"]
+    assert config.algorithm.overlong.cache_tokens == config.task.max_response_tokens // 5
+    assert config.algorithm.dynamic_sampling.on_exhausted == preset["dynamic_sampling"]["on_exhausted"] == "error"
 
 
 def test_the_script_differs_from_the_paper_in_its_declared_keys_only(compose):
