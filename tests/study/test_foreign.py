@@ -93,6 +93,24 @@ def test_an_offline_run_of_wandb_has_its_metrics_name_and_settings(tmp_path, mon
         import_runs("trl", [tmp_path / "logs"], tmp_path / "out", None)
 
 
+def test_an_event_file_of_tensorboard_has_its_scalars_and_nothing_else(tmp_path):
+    pytest.importorskip("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    for arm in "ab":
+        with SummaryWriter(tmp_path / "logs" / arm / "seed_0") as writer:
+            writer.add_text("args", "{}")  # the Trainer's callback writes its arguments
+            for step in range(1, 6):
+                writer.add_scalar("train/completions/mean_length", 2.0 * step, step, new_style=True)
+                writer.add_scalar("train/reward", step / 8, step)
+    metric, _ = import_runs("trl", [tmp_path / "logs"], tmp_path / "out", None)
+    assert metric == "rollout/reward"
+    (run,) = load(tmp_path / "out").of("b")
+    assert run.series("rollout/reward").to_list() == [step / 8 for step in range(1, 6)]
+    assert run.series("rollout/length_mean").to_list() == [2.0 * step for step in range(1, 6)]
+    assert "args" not in run.metrics
+
+
 def csv(folder: Path, table: dict[str, list]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     pd.DataFrame(table).to_csv(folder / "runs.csv", index=False)
