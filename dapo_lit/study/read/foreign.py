@@ -4,7 +4,6 @@ A log is rows of numbers (`logs.py`). key_maps/<system>.yaml says what their key
 here stay as they are. Arm and seed are in the path or in the name of the run: `ARM/seed_3/...` or `ARM_seed_3`.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from scipy import stats
 
 from dapo_lit.study.read.logs import Log, logs_below
 from dapo_lit.study.read.outcomes import outcome, with_interval
-from dapo_lit.study.read.packed_cells import BASES, write_packed
+from dapo_lit.study.read.packed_cells import write_packed
 from dapo_lit.study.read.run import AXES, Run, StudyError
 
 MAPS = Path(__file__).with_name("key_maps")
@@ -49,7 +48,7 @@ def import_runs(system: str, folders: Sequence[Path], out: Path, metric: str | N
                     arm,
                     seed,
                     "finished",
-                    {"study": system, "status": "finished"},
+                    {"study": system, "status": "finished", "base": "the policy that they trained"},
                     {},
                     _metrics(rows, keys, log.file),
                 )
@@ -70,7 +69,6 @@ def import_runs(system: str, folders: Sequence[Path], out: Path, metric: str | N
             f"no log has {' or '.join(wanted)}; name the primary metric with --metric, one of {', '.join(found)}"
         )
     write_packed([run for run, _ in runs.values()], out)
-    (out / BASES).write_text(json.dumps({"bases": {str(seed): "the policy that they trained" for _, seed in runs}}))
     return primary, notes + _unpaired([run for run, _ in runs.values()], primary)
 
 

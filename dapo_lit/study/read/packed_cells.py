@@ -10,7 +10,6 @@ Thirty runs take about 0.6 MB.
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,6 @@ from dapo_lit.manifest import MANIFEST, sum_of, write_manifest
 from dapo_lit.run_files import read_table, write_arrow
 from dapo_lit.study.read.run import AXES, Run, StudyError
 
-BASES = "bases.json"
-"""Seed -> base policy, for cells that recorded no hash of its weights and were made on machines of two kinds."""
 CELLS, METRICS, SAMPLES = "cells.parquet", "metrics.parquet", "samples.parquet"
 CELL = ["arm", "seed"]
 SAMPLE = ["problem_id", "sample_index", "correct"]
@@ -35,12 +32,7 @@ def read_packed(folder: Path) -> list[Run]:
         cells = read_table(folder / CELLS)
         metrics = _by_cell(read_table(folder / METRICS).set_index("step"))
         samples = _by_cell(read_table(folder / SAMPLES))
-        file = folder / BASES
-        named = json.loads(file.read_text())["bases"] if file.is_file() else {}
-        return [
-            replace(_run(folder, row, metrics, samples), named_base=named.get(str(row["seed"]), ""))
-            for row in cells.to_dict("records")
-        ]
+        return [_run(folder, row, metrics, samples) for row in cells.to_dict("records")]
     except (DamagedError, OSError, ValueError, KeyError) as error:
         raise StudyError(f"{folder}: packed cells cannot be read ({type(error).__name__}: {error})") from None
 

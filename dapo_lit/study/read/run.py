@@ -53,8 +53,6 @@ class Run:
     """The command line that started it, without the command."""
     packed_samples: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     """The last evaluation of each benchmark, where the run was read from a packed table."""
-    named_base: str = ""
-    """The base policy by the file bases.json beside packed cells, which recorded no hash of its weights."""
 
     @classmethod
     def of(cls, folder: Path, record: Mapping[str, Any], config: Mapping[str, Any], **read: Any) -> "Run":
@@ -70,11 +68,10 @@ class Run:
     @property
     def base(self) -> str:
         """The base policy that the run started from: its seed (its own where the config does not say) with the hash of
-        its weights, because machines of other kinds make other weights; the path of a policy of your own."""
-        if path := (self.config.get("policy") or {}).get("path"):
-            return str(path)
-        if self.named_base:
-            return self.named_base
+        its weights, because machines of other kinds make other weights; the path of a policy of your own. A record
+        without a hash may name it."""
+        if known := (self.config.get("policy") or {}).get("path") or self.record.get("base"):
+            return str(known)
         number, weights = (self.config.get("task") or {}).get("base_seed", self.seed), self.record.get("base_weights")
         return f"{number} ({weights[:8]})" if weights else str(number)
 
