@@ -24,6 +24,7 @@ for seed in $(seq 40 47); do
   "$python" -m dapo_lit.train -m +study=fork study_name="$out" fork.run="$whole/dapo/seed_$seed" "fork.steps=[${states/ /,}]" \
     ${arms:+"study.arms=[$arms]"} 'study.seeds=[0,1,2,3]'
   for step in $states; do        # the placebo: own switches, other noise
-    "$python" -m dapo_lit.train -m +study=fork study_name="$out" fork.run="$whole/dapo/seed_$seed" "fork.steps=[$step]" study.arm=dapo 'seed=4,5,6,7'
+    "$python" -m dapo_lit.train -m +study=fork study_name="$out" fork.run="$whole/dapo/seed_$seed" "fork.steps=[$step]" \
+      ${arms:+"study.arms=[$arms]"} study.arm=dapo 'seed=4,5,6,7'
   done
 done
