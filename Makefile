@@ -155,13 +155,13 @@ bench-speed: $(BENCH)/.ready  ## measure speed and memory against peers; rewrite
 	$(BENCH)/bin/python benchmarks/growth.py $(SPEED)
 	$(BENCH)/bin/python benchmarks/step_limit.py $(SPEED)
 
-# PART=a ... g, or several; DRY=1 at a size of seconds on a CPU. A GPU machine without a network: GPU_PYTHON=python3
-PART ?= a b c d e f g
+# PART=a ... h, or several; DRY=1 at a size of seconds on a CPU. A GPU machine without a network: GPU_PYTHON=python3
+PART ?= a b c d e f g h
 GPU_PYTHON ?= $(BIN)/python
 GPU_SCRIPTS = $(foreach part,$(PART),$(wildcard benchmarks/gpu/$(part)_*.py))
 
-gpu:  ## measure on a GPU, part by part (PART=a ... g), each within 9 minutes; DRY=1: dry runs on a CPU
-	@test -n "$(GPU_SCRIPTS)" || { echo "PART=$(PART): the parts are a b c d e f g"; exit 2; }
+gpu:  ## measure on a GPU, part by part (PART=a ... h), each within 9 minutes; DRY=1: dry runs on a CPU
+	@test -n "$(GPU_SCRIPTS)" || { echo "PART=$(PART): the parts are a b c d e f g h"; exit 2; }
 	@for script in $(GPU_SCRIPTS); do \
 	    echo "== $$script"; \
 	    PYTHONPATH=.:benchmarks timeout $(if $(DRY),600,590) $(GPU_PYTHON) $$script $(if $(DRY),--tiny --repeats 2) $(if $(WHEELS),$(if $(filter a,$(PART)),--wheels $(WHEELS))) $(ARGS) || exit 1; \

@@ -1,13 +1,16 @@
-"""Trainings as a user starts them, for the parts that need whole runs."""
+"""Trainings and servers as a user starts them, for the parts that need whole runs."""
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from part import ON_GPU
+
+from dapo_lit.engines.vllm_engine.engine import SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 ON_DEVICE = ("trainer.accelerator=gpu",) if ON_GPU else ("trainer.accelerator=cpu",)
@@ -28,6 +31,17 @@ def train(folder: Path, *overrides: str) -> None:
     process = begin(folder, *overrides)
     if process.wait():
         raise RuntimeError((folder / "log.txt").read_text()[-3000:])
+
+
+def serve(command: str, log: IO[bytes]) -> "subprocess.Popen[bytes]":
+    """Starts the vLLM server of a printed command on the last GPU, or on the CPU, with a small cache."""
+    variables, _, words = command.partition(" vllm serve ")
+    cheap = f" --enforce-eager --kv-cache-memory-bytes {2**28} "
+    cheap += "--gpu-memory-utilization 0.5" if ON_GPU else "--no-enable-chunked-prefill"
+    last = {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0,1").split(",")[-1]}
+    environment = os.environ | SETTINGS | last | dict(word.split("=") for word in variables.split())
+    module = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", *shlex.split(words + cheap)]
+    return subprocess.Popen(module, env=environment, stdout=log, stderr=log, start_new_session=True)
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
