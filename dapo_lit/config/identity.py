@@ -12,7 +12,7 @@ from typing import Any
 
 from dapo_lit.config.run import Config
 from dapo_lit.config.sections import HORIZON, SCIENCE, Kind, Section, section_of
-from dapo_lit.config.shipped import default_run, default_study
+from dapo_lit.config.shipped import SHARED, default_run, studies
 
 PACKING = ("trainer.micro_batch_tokens", "trainer.shared_prompt", "trainer.devices", "trainer.num_nodes")
 """Execution keys that decide which tokens share a micro-batch."""
@@ -75,7 +75,7 @@ def with_defaults(tree: Tree) -> dict[str, Any]:
                 filled[name] = fill(part[name], section, defaults.get(name) or {})
         return filled
 
-    return fill(tree, Config, {**default_run(), "study": default_study()})
+    return fill(tree, Config, {**default_run(), "study": studies()[SHARED]["study"]})
 
 
 def identity(tree: Tree) -> dict[str, Any]:

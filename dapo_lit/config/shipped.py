@@ -53,11 +53,6 @@ def studies() -> dict[str, dict[str, Any]]:
     return {str(name): entry for name, entry in entries.items()}
 
 
-def default_study() -> dict[str, Any]:
-    """Defaults for the keys that a study of an older version lacks."""
-    return dict(studies()[SHARED]["study"])
-
-
 def overridden(group: str, name: str) -> dict[str, str]:
     """The choices of other groups that a file and those it is built on make, such as the task of a regime."""
     file = config_folder() / group / f"{name}.yaml"

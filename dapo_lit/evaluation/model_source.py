@@ -42,17 +42,13 @@ class EvaluatedModel:
         return digest.hexdigest()
 
 
-def open_model(where: str | None, policy: Policy, device: str) -> EvaluatedModel:
-    """The model at `where`, or the config's policy if that is None."""
-    given = where is not None
-    if where is None:
-        if not policy.path:
-            raise ConfigError(
-                f"policy={policy.name} has no weights of its own; give ckpt=runs/<study>/<arm>/seed_<n>, or policy.path"
-            )
-        where, label = policy.path, policy.name
-    else:
-        label = Path(where).name
+def open_model(ckpt: str | None, policy: Policy, device: str) -> EvaluatedModel:
+    """The model at `ckpt`, or the config's policy if that is None."""
+    where = ckpt or policy.path
+    if not where:
+        raise ConfigError(
+            f"policy={policy.name} has no weights of its own; give ckpt=runs/<study>/<arm>/seed_<n>, or policy.path"
+        )
     place = Path(where)
     if (place / "run.json").is_file() or place.suffix == ".ckpt":
         evaluated = open_run_model(place)[0]
@@ -60,13 +56,12 @@ def open_model(where: str | None, policy: Policy, device: str) -> EvaluatedModel
         try:
             model, tokenizer = load_model(where, dtype=getattr(torch, policy.dtype)), load_tokenizer(where)
         except FileNotFoundError as error:
-            if given and not place.exists():
-                raise ConfigError(
-                    f"ckpt={where}: there is no run, checkpoint or model of this name here or on a model hub; a run is "
-                    "evaluated by its folder, runs/<study>/<arm>/seed_<n>"
-                ) from None
-            raise ConfigError(str(error)) from None
-        evaluated = EvaluatedModel(label, model, tokenizer)
+            missing = (
+                f"ckpt={ckpt}: there is no run, checkpoint or model of this name here or on a model hub; a run is "
+                "evaluated by its folder, runs/<study>/<arm>/seed_<n>"
+            )
+            raise ConfigError(missing if ckpt and not place.exists() else str(error)) from None
+        evaluated = EvaluatedModel(place.name if ckpt else policy.name, model, tokenizer)
     chosen = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     return replace(evaluated, model=evaluated.model.to(chosen))
 
