@@ -26,7 +26,7 @@ from dapo_lit.cli.workers import in_child, workers_for
 from dapo_lit.config import Config, config_folder
 from dapo_lit.config.identity import flatten
 from dapo_lit.errors import UserError, suggestion
-from dapo_lit.run_files import read_metrics, read_table
+from dapo_lit.run_files import ROLLOUTS, read_metrics, read_table
 from dapo_lit.study.designs import Arm
 from dapo_lit.techniques import DAPO, REGISTER, step_mean
 
@@ -181,7 +181,7 @@ def probe(technique: str, study: Config, settings: Sequence[str], times: int) ->
     like = [f"like {found.like[0]}"] if found.like else ["no study of this project resembles it"] * (times == 1)
     print(*(f"  {line}" for line in (shares, found.amount, *like)), sep="\n", flush=True)
     if not mixed:
-        table = read_table(min((run / "rollouts").glob("*.parquet")), ["response"])
+        table = read_table(min((run / ROLLOUTS).glob("*.parquet")), ["response"])
         raise UserError(
             "no group had both right and wrong answers, so there is nothing to learn. Take problems nearer the "
             "policy's level, a prompt with a worked example (task.template=FILE.yaml), another --reward, or a longer "

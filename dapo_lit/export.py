@@ -19,7 +19,7 @@ import yaml
 from dapo_lit.cli.command import run_command
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.commands import ExportConfig
-from dapo_lit.run_files import read_metrics
+from dapo_lit.run_files import CONFIG, read_metrics
 
 
 def export(config: ExportConfig, overrides: list[str]) -> None:
@@ -38,7 +38,7 @@ def export(config: ExportConfig, overrides: list[str]) -> None:
     model.generation_config.top_p, model.generation_config.top_k = 1.0, 0
     notes = {"dapo_lit.json": {"checkpoint": evaluated.label, "digest": evaluated.digest}}
     card = model_card(out.name, settings, read_metrics(run).rows, config.license)
-    files = {"README.md": card.encode(), "dapo_lit_config.yaml": (run / "config.yaml").read_bytes()}
+    files = {"README.md": card.encode(), "dapo_lit_config.yaml": (run / CONFIG).read_bytes()}
     save_policy(out, model, evaluated.tokenizer, notes, files)
     print(f"policy  {out} ({evaluated.label})")
 

@@ -25,7 +25,7 @@ from dapo_lit.cli.command import reported, silence_libraries
 from dapo_lit.cli.overrides import check_overrides, parsed
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.shipped import switches_of
-from dapo_lit.run_files import write_table
+from dapo_lit.run_files import REPLAYS, write_table
 from dapo_lit.screen import print_table
 from dapo_lit.study.designs import Arm, arm_name
 from dapo_lit.techniques import REGISTER
@@ -91,7 +91,7 @@ def write_page(run: Path, step: int | None, changes: Mapping[str, Any], trust: b
     sets = [frozenset(on) for size in range(len(REGISTER) + 1) for on in combinations(REGISTER, size)]
     configs = {on: changed(recording.config, {f"algorithm.techniques.{t}": t in on for t in REGISTER}) for on in sets}
     tokenizer = Parts(recording.config).tokenizer
-    out = run / "replay" / f"step_{recording.step:06d}.html"
+    out = run / REPLAYS / f"step_{recording.step:06d}.html"
     checks = between_combinations(recording.config)
     with TemporaryDirectory(dir=out.parent) as folder:
         out.write_text(step_page(recording, configs, checks, lambda ids: str(tokenizer.decode(ids)), Path(folder)))
@@ -128,7 +128,7 @@ def replay_run(run: Path, step: int | None, changes: Mapping[str, Any], trust: b
     recording = open_recording(run, step, None if trust else named_in(changes))
     arms = arms_of(recording, changes)
     torch.set_num_threads(recording.config.trainer.threads)
-    out = run / "replay" / f"step_{recording.step:06d}"
+    out = run / REPLAYS / f"step_{recording.step:06d}"
     out.mkdir(parents=True, exist_ok=True)
     tokenizer = Parts(recording.config).tokenizer
     rows = {}

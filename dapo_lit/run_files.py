@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 TABLES = ("rollouts/", "eval/")
 RECORD, CONFIG, METRICS, HEARTBEAT, DONE = "run.json", "config.yaml", "metrics.jsonl", "heartbeat", "DONE.json"
+CHECKPOINTS, ROLLOUTS, EVALUATIONS, REPLAYS = "checkpoints", "rollouts", "eval", "replay"
+"""Folders."""
 SILENT_S = 600.0
 """A run that has not written for so long is lost. It beats every half minute; the rest is for slow network disks and
 for clocks that differ."""
@@ -44,7 +46,7 @@ def is_run(folder: Path) -> bool:
     A config.yaml and a heartbeat are not a run: a process was killed while it opened a new one.
     """
     left = [name for name in (RECORD, METRICS, CONFIG) if (folder / name).exists()]
-    left += [file.name for file in (folder / "checkpoints").glob("step_*.ckpt")]
+    left += [file.name for file in (folder / CHECKPOINTS).glob("step_*.ckpt")]
     return bool(left) and not (left == [CONFIG] and (folder / HEARTBEAT).exists())
 
 

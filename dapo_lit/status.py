@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dapo_lit.cli.arguments import CommandParser
 from dapo_lit.errors import UserError
-from dapo_lit.run_files import alive
+from dapo_lit.run_files import METRICS, alive
 from dapo_lit.study.read.packed_cells import pack
 from dapo_lit.study.read.registration import FILE, read_plan
 from dapo_lit.study.read.runs import USABLE, Run, Runs, load, packed_folders, run_folders, study_folder
@@ -45,7 +45,7 @@ def line(arm: str, seed: int, run: Run | None, width: int) -> tuple[str, str]:
     (state, note), steps = state_of(run), (run.config.get("budget") or {}).get("steps")
     step = int(run.metrics.index.max()) if len(run.metrics) else 0
     left = seconds_left(run) if state == "running" else None
-    logs = [*sorted(run.folder.glob("*.log"), reverse=True), run.folder / "metrics.jsonl"]
+    logs = [*sorted(run.folder.glob("*.log"), reverse=True), run.folder / METRICS]
     notes = ["" if left is None else f"{left / 60:.0f} min left", note]
     notes.append("" if state in ("done", "stopped") else str(logs[0]))
     progress = f"{step}/{steps}" if steps else f"{step}"

@@ -20,7 +20,7 @@ from dapo_lit.config.shipped import switches_of
 from dapo_lit.data.templates import agreed_template
 from dapo_lit.errors import HeldError, UserError
 from dapo_lit.files import write_text
-from dapo_lit.run_files import TABLES, lost_files, read_metrics
+from dapo_lit.run_files import CHECKPOINTS, DONE, RECORD, TABLES, lost_files, read_metrics
 from dapo_lit.runs.claim import claimed, holder
 from dapo_lit.runs.extensions import built
 from dapo_lit.runs.preemption import requeue
@@ -64,7 +64,7 @@ def train(config: Config, overrides: list[str]) -> None:
         finally:
             run_start.broadcast(None)  # nothing to do, or an error: the other ranks must not wait
     path = run_path(config, arm_of(config))  # only now: an error inside would look like a lost rank to the others
-    if not (path / "DONE.json").is_file():
+    if not (path / DONE).is_file():
         return
     algorithm = config.algorithm
     updates = algorithm.num_prompts // algorithm.minibatch_prompts * algorithm.epochs
@@ -192,7 +192,7 @@ def train_in(folder: RunFolder, config: Config, parts: Parts, run_start: RunStar
 
     loggers = None
     try:
-        saved = folder.path / "checkpoints"
+        saved = folder.path / CHECKPOINTS
         state, origin = (newest_good(saved, run_start.ranks), {}) if folder.resumes else forked_from(config)
         start = StartPoint(folder, state)
         bind(folder.path, step_of(state.name) if state and folder.resumes else 0)
@@ -236,7 +236,7 @@ def finish(folder: RunFolder, config: Config, loggers: Loggers) -> None:
 
     status = folder.read_run()["status"]
     folder.write_run(status="finished" if status == "running" else status)
-    write_text(folder.path / "DONE.json", (folder.path / "run.json").read_text())
+    write_text(folder.path / DONE, (folder.path / RECORD).read_text())
     page = write_run_page(folder.path)
     loggers.close()
     print_summary(folder, config)

@@ -7,7 +7,7 @@ import pandas as pd
 
 from dapo_lit.config import Config
 from dapo_lit.config.algorithm import MAX_EMPTY_STEPS
-from dapo_lit.run_files import read_metrics, read_table
+from dapo_lit.run_files import EVALUATIONS, read_metrics, read_table
 from dapo_lit.runs.run_folder import RunFolder
 from dapo_lit.screen import print_table
 
@@ -71,7 +71,7 @@ def nothing_learned(run: Path, label: str) -> str | None:
         else "Take problems nearer the policy's level, a prompt with worked examples, or a rule that reads the answer "
         "where the policy writes it (docs/troubleshooting.md)."
     )
-    files = sorted((run / "eval" / label).glob("step_*.parquet"))
+    files = sorted((run / EVALUATIONS / label).glob("step_*.parquet"))
     if not files:
         return message
     response = textwrap.shorten(read_table(files[-1])["response"].iloc[0], SHOWN, placeholder=" ...")

@@ -15,7 +15,7 @@ from dapo_lit.errors import DamagedError
 from dapo_lit.manifest import read_manifest
 from dapo_lit.policy.load import load_model, load_tokenizer
 from dapo_lit.policy.lora import fingerprint, merge
-from dapo_lit.run_files import check_kept, read_config
+from dapo_lit.run_files import CHECKPOINTS, RECORD, check_kept, read_config
 from dapo_lit.runs.checkpoint_files import complete, fault
 from dapo_lit.runs.checkpoint_weights import base_fingerprint, policy_weights
 
@@ -50,7 +50,7 @@ def open_model(ckpt: str | None, policy: Policy, device: str) -> EvaluatedModel:
             f"policy={policy.name} has no weights of its own; give ckpt=runs/<study>/<arm>/seed_<n>, or policy.path"
         )
     place = Path(where)
-    if (place / "run.json").is_file() or place.suffix == ".ckpt":
+    if (place / RECORD).is_file() or place.suffix == ".ckpt":
         evaluated = open_run_model(place)[0]
     else:
         try:
@@ -86,7 +86,7 @@ def open_run_model(place: Path) -> tuple[EvaluatedModel, Config]:
     config = run_config(run)
     if place == run and (manifest := read_manifest(run)):
         check_kept(run, f"checkpoints/step_{manifest['step']:06d}.ckpt")
-    chosen = place if place.suffix == ".ckpt" else next(reversed(complete(run / "checkpoints")), None)
+    chosen = place if place.suffix == ".ckpt" else next(reversed(complete(run / CHECKPOINTS)), None)
     if chosen is None or not chosen.exists():
         raise ConfigError(f"{place}: no checkpoint there; a run writes one every trainer.checkpoint_every steps")
     if reason := fault(chosen):

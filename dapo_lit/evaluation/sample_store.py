@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 
 from dapo_lit.evaluation.sampled import EvaluatedSample, Evaluation, SampleName
-from dapo_lit.run_files import read_arrow, write_arrow, write_table
+from dapo_lit.run_files import EVALUATIONS, read_arrow, write_arrow, write_table
 
 SCHEMA = pa.schema(
     [
@@ -46,5 +46,5 @@ def write_samples(folder: Path, samples: Iterable[EvaluatedSample]) -> None:
 def write_evaluation(folder: Path, benchmark: str, step: int, evaluation: Evaluation) -> None:
     """eval/<benchmark>/step_000050.parquet: the samples of an evaluation during training."""
     rows = [asdict(sample) for sample in evaluation.samples]
-    (tables := folder / "eval" / benchmark).mkdir(exist_ok=True)
+    (tables := folder / EVALUATIONS / benchmark).mkdir(exist_ok=True)
     write_table(tables / f"step_{step:06d}.parquet", pd.DataFrame(rows))

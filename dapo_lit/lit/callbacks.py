@@ -21,6 +21,7 @@ from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.rollout.collect import ExhaustedError
 from dapo_lit.rollout.records import CollectedStep
 from dapo_lit.rollout.step_collection import LostSampleError, StopRequestedError
+from dapo_lit.run_files import CHECKPOINTS
 from dapo_lit.runs.checkpoint_files import KEPT, before_step, remove, write_checkpoint
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.preemption import StopSignal
@@ -227,7 +228,7 @@ class Checkpoints(Callback):
             print(f"step {datamodule.next_step - 1} ended before it was complete; a resumed run {after}", flush=True)
 
     def save(self, trainer: Trainer, step: int) -> None:
-        final = self.folder.path / "checkpoints" / f"step_{step:06d}.ckpt"
+        final = self.folder.path / CHECKPOINTS / f"step_{step:06d}.ckpt"
         if not self.ranks.first(final.exists):
             self._write(trainer, final, KEPT)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from dapo_lit.files import DRAFT, draft_of, force_to_disk, naming, put_in_place
 from dapo_lit.manifest import MANIFEST, difference, read_manifest, sum_of
 from dapo_lit.ranks import ALONE, Ranks
+from dapo_lit.run_files import REPLAYS
 from dapo_lit.runs.bind import bind, step_of
 
 KEPT = 2
@@ -19,12 +20,12 @@ KEPT = 2
 
 def before_step(run: Path, step: int) -> Path:
     """The training state before a recorded step."""
-    return run / "replay" / f"step_{step:06d}.ckpt"
+    return run / REPLAYS / f"step_{step:06d}.ckpt"
 
 
 def kept_states(run: Path) -> list[int]:
     """The steps before which a run kept its training state, ascending."""
-    names = (re.fullmatch(r"step_(\d+)\.ckpt", file.name) for file in (run / "replay").glob("step_*"))
+    names = (re.fullmatch(r"step_(\d+)\.ckpt", file.name) for file in (run / REPLAYS).glob("step_*"))
     return sorted(int(name[1]) for name in names if name)
 
 

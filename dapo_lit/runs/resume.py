@@ -10,7 +10,7 @@ from dapo_lit.config.identity import differences, flatten, identity, kind_of, wi
 from dapo_lit.config.sections import EXECUTION, HORIZON
 from dapo_lit.errors import DamagedError
 from dapo_lit.manifest import sum_of
-from dapo_lit.run_files import read_config, read_metrics
+from dapo_lit.run_files import CHECKPOINTS, read_config, read_metrics
 from dapo_lit.runs.checkpoint_files import before_step, fault
 
 
@@ -35,7 +35,7 @@ def changes_on_resume(run: Path, config: Config) -> dict[str, list[Any]]:
                 f"{key}={limit}, but the run in {run} has reached {reached:g}; a budget cannot end before what is done"
             )
     changed = differences(flatten(before), flatten(after))
-    if "trainer.strategy" in changed and any((run / "checkpoints").glob("step_*.ckpt")):
+    if "trainer.strategy" in changed and any((run / CHECKPOINTS).glob("step_*.ckpt")):
         old, new = changed["trainer.strategy"]
         raise ConfigError(
             f"the checkpoints in {run} were written with trainer.strategy={old}, and trainer.strategy={new} cannot "

@@ -7,11 +7,11 @@ import pandas as pd
 
 from dapo_lit.config import Config
 from dapo_lit.rollout.records import CollectedStep
-from dapo_lit.run_files import write_table
+from dapo_lit.run_files import ROLLOUTS, write_table
 
 
 def rollouts_file(run: Path, step: int) -> Path:
-    return run / "rollouts" / f"step_{step:06d}.parquet"
+    return run / ROLLOUTS / f"step_{step:06d}.parquet"
 
 
 def keeps_rollouts(config: Config, step: int) -> bool:

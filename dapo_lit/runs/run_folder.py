@@ -24,7 +24,9 @@ from dapo_lit.errors import DamagedError
 from dapo_lit.files import write_text
 from dapo_lit.manifest import MANIFEST, RESTORE, sum_of
 from dapo_lit.run_files import (
+    CHECKPOINTS,
     CONFIG,
+    DONE,
     HEARTBEAT,
     METRICS,
     RECORD,
@@ -59,12 +61,12 @@ class RunFolder:
 
     @property
     def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
+        return self.path / METRICS
 
     @property
     def checkpoints(self) -> list[Path]:
         """Newest last."""
-        return sorted((self.path / "checkpoints").glob("step_*.ckpt"))
+        return sorted((self.path / CHECKPOINTS).glob("step_*.ckpt"))
 
     def read_run(self) -> dict[str, Any]:
         """run.json; {} before it is written."""
@@ -95,7 +97,7 @@ def is_done(config: Config, arm: str) -> bool:
     Raises ConfigError: the finished run is another experiment.
     """
     path = run_path(config, arm)
-    if config.resume != "auto" or not (path / "DONE.json").is_file() or not (path / "run.json").is_file():
+    if config.resume != "auto" or not (path / DONE).is_file() or not (path / RECORD).is_file():
         return False
     changes_on_resume(path, config)
     done, budget = progress(path), config.budget.model_dump() | {"steps": config.last_step}
@@ -146,7 +148,7 @@ def open_run(config: Config, overrides: Sequence[str], arm: str, owner: str = ""
         bind(path, None, {name: sum_of(text.encode()) for name, text in texts.items()}, config_hash(tree))
     for name, text in texts.items():
         write_text(path / name, text)
-    (path / "DONE.json").unlink(missing_ok=True)
+    (path / DONE).unlink(missing_ok=True)
     change = [{"at": now(), "step": progress(path)["steps"], "changes": changes}] if changes else []
     folder.write_run(
         study=config.study_name,

@@ -10,7 +10,7 @@ import pandas as pd
 
 from dapo_lit.config.identity import identity
 from dapo_lit.errors import UserError
-from dapo_lit.run_files import read_table
+from dapo_lit.run_files import EVALUATIONS, read_table
 from dapo_lit.techniques import REGISTER
 
 AXES = {
@@ -122,4 +122,4 @@ class Run:
         """Samples of the last evaluation (problem_id, sample_index, correct)."""
         if benchmark in self.packed_samples:
             return self.packed_samples[benchmark]
-        return read_table(max((self.folder / "eval" / benchmark).glob("step_*.parquet")))
+        return read_table(max((self.folder / EVALUATIONS / benchmark).glob("step_*.parquet")))
