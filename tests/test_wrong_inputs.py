@@ -56,7 +56,7 @@ WRONG = [
     ("train", [SUMS, "task=file", "task.template=plain", "task.path=words.jsonl", "task.eval_path=words.jsonl"],
      "words-0 'five' sympy dapo"),
     ("train", [*FILE, "task.path=semicolon.csv"], "semicolon.csv ';'"),
-    ("evaluate", ["policy=hf", "policy.path=models/none"], "A run is evaluated by its folder"),
+    ("evaluate", ["policy=hf", "policy.path=models/none"], "policy.path models/none"),
     ("train", [SUMS, "task.template=plian"], "plain"),
     ("train", [SUMS, "reward.function=nowhere.reward"], "'nowhere'"),
     ("train", ["task=chain_sum", "task.options.max_terms=4"], "task.options"),
