@@ -32,7 +32,7 @@ OUTCOMES = {
 """After training accuracy, which is the registered outcome; generated tokens are the last column."""
 WHAT = (
     "A local effect on one policy: what a switch changes over the next steps of this run, not over a whole run, which "
-    "four steps do not predict in the toy task where that was tested (docs/calibration.md)."
+    "four steps do not predict in the four toy settings where that was tested (docs/calibration.md)."
 )
 NOT_REPEATED = ("time/", "perf/", "memory/", "eval/")
 """Metrics of the machine, and of evaluations, which a fork does not make."""
