@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 Schema = TypeVar("Schema", bound=Section)
 MAY_BE_STUDY = ("study", "experiment=", "regime=")
-"""First characters of overrides that may make the run a cell of a study."""
+"""Prefixes of overrides that may make the run a cell of a study."""
 USERS = (UserError, FloatingPointError, OSError, HydraException, OmegaConfBaseException)
 """Errors that the user can mend, which are reported without a traceback."""
 

@@ -75,7 +75,7 @@ def with_defaults(tree: Tree) -> dict[str, Any]:
                 filled[name] = fill(part[name], section, defaults.get(name) or {})
         return filled
 
-    return fill(tree, Config, {**default_run(), "study": studies()[SHARED]["study"]})
+    return fill(tree, Config, {**default_run(), "study": dict(studies()[SHARED]["study"])})
 
 
 def identity(tree: Tree) -> dict[str, Any]:

@@ -203,7 +203,7 @@ class RolloutEngine(ABC):
     preemptions: int | None = 0
     """Responses of the last stream that a full key-value cache put back, to be computed again. None: not known."""
     facts: Mapping[str, Any] = {}
-    """The code that samples, for run.json: what runs, whatever was asked for."""
+    """The engine in effect, for run.json; the environment may have changed what was asked for."""
     takes_weights: bool = True
     """False on a rank whose tensors sync_weights only has gathered: another rank passes them on."""
 

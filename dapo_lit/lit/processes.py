@@ -60,7 +60,7 @@ class RunStart:
             self.ranks.first(lambda: start)
 
     def received(self) -> StartPoint | None:
-        """What the other ranks get; before that they take part in checks of the checkpoints that rank 0 names."""
+        """The start for the other ranks, after they have taken part in checks of the checkpoints that rank 0 names."""
         while isinstance(found := self.ranks.first(lambda: None), Path):
             with suppress(OSError, DamagedError):  # rank 0 has the same error, and broadcasts None
                 fault(found, self.ranks)

@@ -91,7 +91,7 @@ def _section(folder: Path) -> list[Part]:
 
 
 def _repeats(own: Sequence[Run], parent: Path, steps: pd.DataFrame) -> str:
-    """Says if the run's own switches, under its own noise, gave its own steps again."""
+    """Says whether the run's own switches, under its own noise, gave its own steps again."""
     noise = read_config(parent)["rollout"]["noise_stream"]
     again = next((run.metrics for run in own if run.seed == noise), None)
     if again is None:
