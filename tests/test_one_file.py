@@ -84,7 +84,8 @@ JOINT = (
     "policy.architecture.num_hidden_layers=2", "policy.architecture.hidden_size=64",
     "algorithm.samples_per_prompt=4", "algorithm.epochs=2",
 )  # fmt: skip
-"""A sixteenth of the regime's samples, and a smaller policy that has seen fewer demonstrations."""
+"""A sixteenth of the regime's samples, and a smaller policy that has seen fewer demonstrations. With four prompts
+rounding puts the norm of the third step 1.8e-6 off."""
 STAGES = (120, 40)
 """Updates of the base policy's stages: seconds, and right often enough."""
 
