@@ -100,6 +100,18 @@ def test_joint_with_every_switch_toggled(compose, tmp_path, monkeypatch, toggled
     assert_equal(*both(config, settings, tmp_path, monkeypatch))
 
 
+@pytest.mark.parametrize(
+    ("text", "answer", "mark", "right"),
+    [
+        ("no idea", "x^2", "#", False), ("", "Paris", "#", False), ("#Paris", "Paris", "#", False),
+        ("no idea", "Paris", "", False), ("7", "Paris", "", False), ("no idea", "7", "", False),
+        ("3+4=7;#7", "7", "#", True), ("it is 14/2", "7", "", True), ("#8", "7", "#", False),
+    ],
+)  # fmt: skip
+def test_an_answer_in_words_is_never_rewarded(text, answer, mark, right):
+    assert dapo_in_one_file.is_correct(text, answer, mark) is right
+
+
 def test_it_is_one_file_of_at_most_350_lines_without_the_package():
     text = Path(dapo_in_one_file.__file__).read_text()
     assert len(text.splitlines()) <= 350

@@ -181,7 +181,8 @@ def is_correct(text: str, answer: str, mark: str) -> bool:
     else:
         numbers = re.findall(r"(?<![0-9.])-?-?[0-9]+(?:/[0-9]+)?", text)
         found = numbers[-1] if numbers else None
-    return number(found) == number(answer)
+    value = number(found)
+    return value is not None and value == number(answer)  # an answer in words is never matched: there is no number
 
 
 def shaped_reward(correct: bool, length: int, truncated: bool, s: Settings) -> float:
@@ -233,7 +234,10 @@ def collect(
 
 
 def advantages(group: list[Response]) -> list[float]:
-    """Eq. 9: the group's rewards, centred and divided by their standard deviation."""
+    """Eq. 9: the group's rewards, centred and divided by their standard deviation.
+
+    The paper leaves two things open: the deviation divides by G - 1, and 1e-6 is added to it, as in verl.
+    """
     rewards = torch.tensor([r.reward for r in group], dtype=torch.float64)
     if rewards.max() - rewards.min() <= 4 * torch.finfo(torch.float32).eps * rewards.abs().max():
         return [0.0] * len(group)
@@ -246,7 +250,9 @@ def loss_of(ratio: Tensor, advantage: Tensor, mask: Tensor, s: Settings) -> Tens
     clipped = ratio.clamp(1 - s.clip_low, 1 + upper)
     token_loss = torch.where(mask, -torch.minimum(ratio * advantage, clipped * advantage), 0.0)
     lengths = mask.sum(1)
-    if s.token_level_loss:  # Eq. 12: every token weighs the same, over the whole mini-batch
+    if s.token_level_loss:
+        # Eq. 12: every token weighs the same. As printed it divides by the tokens of one prompt's group; here, as the
+        # paper's text asks, by those of the whole mini-batch (docs/paper_and_script.md).
         return token_loss.sum() / lengths.sum()
     kept = lengths > 0  # GRPO (Eq. 5): every response weighs the same
     return (token_loss.sum(1)[kept] / lengths[kept]).mean()
