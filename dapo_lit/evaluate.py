@@ -19,7 +19,8 @@ import numpy as np
 
 from dapo_lit.cli.command import run_command
 from dapo_lit.config.commands import EvaluateConfig
-from dapo_lit.evaluation.voting import consensus, pass_at_k
+from dapo_lit.errors import UserError
+from dapo_lit.evaluation.voting import VoteCounts, average, consensus, pass_at_k
 from dapo_lit.rollout.reflection import MARK, WORDS, reflects
 from dapo_lit.screen import print_table
 from dapo_lit.study.compare.statistics import Estimate, t_interval
@@ -49,11 +50,8 @@ def report(result: Result, show: int) -> None:
     import pandas as pd
 
     name, samples = result.benchmark.settings.name, result.evaluation.samples
-    votes = [counts for counts in result.evaluation.vote_counts if counts.num_samples]
-    fewest = min(counts.num_samples for counts in votes)  # with a verdict: the tables want as many of each question
-    table = pd.DataFrame([asdict(s) for s in samples if not s.missing])
-    table = table.groupby("problem_id", sort=False).head(fewest).reset_index(drop=True)
-    rows = summary(table, list(map(consensus, votes)))
+    table = pd.DataFrame([asdict(s) for s in samples])
+    rows = summary(table, result.evaluation.vote_counts)
     pattern = MARK if result.benchmark.settings.source == "chain_sum" else WORDS
     table["reflects"] = [reflects(text, pattern) for text in table["response"]]
     rows["reflection_frac"] = share_interval(by_question(table, "reflects").mean(axis=1))
@@ -62,28 +60,35 @@ def report(result: Result, show: int) -> None:
     lines = [(key, *cells(estimate, 1 if key == "length_mean" else 3)) for key, estimate in rows.items()]
     print_table(("", "estimate", "95 % interval"), lines)
     print(METHOD)
-    print(f"responses without an answer: {table['extracted'].isna().sum()} of {len(table)}")
+    judged = [s for s in samples if not s.missing]
+    print(f"responses without an answer: {sum(s.extracted is None for s in judged)} of {len(judged)}")
     if missing := [s for s in samples if s.missing]:
         late = sum(s.timed_out for s in missing)
         print(
-            f"{len(missing)} responses have no verdict ({late} late, {len(missing) - late} failed) and are left out: "
-            f"the table has {fewest} of each question"
+            f"{len(missing)} responses have no verdict ({late} late, {len(missing) - late} failed) and are left out of "
+            "avg@, pass@ and cons@ of their questions"
         )
     print_responses(result, show)
     print(f"samples {result.folder / 'samples.parquet'}")
 
 
-def summary(table: pd.DataFrame, consensus: Sequence[float]) -> dict[str, Estimate]:
-    """avg@n, pass@k for k = 1, 2, 4, ... and n, cons@n, length and truncation, each with its interval over questions.
+def summary(table: pd.DataFrame, vote_counts: Sequence[VoteCounts]) -> dict[str, Estimate]:
+    """avg@n, pass@k for k = 2, 4, ... and n, cons@n, length and truncation, each with its interval over questions.
 
-    table: a row a sample, as many of each question. consensus: cons@n of each question.
+    Samples without a verdict are left out of the first three, as in `Evaluation.metrics`.
+
+    table: a row a sample, n of each question. vote_counts: of each question, of its samples with a verdict.
+
+    Raises UserError: no sample has a verdict.
     """
-    correct = by_question(table, "correct")
-    n = correct.shape[1]
-    rows = {f"avg@{n}": share_interval(correct.mean(axis=1))}
+    n = by_question(table, "correct").shape[1]
+    votes = [b for b in vote_counts if b.num_samples]
+    if not votes:
+        raise UserError(f"not one of {len(table)} responses has a verdict; fix the benchmark's rule or its deadline")
+    rows = {f"avg@{n}": share_interval([*map(average, votes)])}
     for k in [k for k in (2**i for i in range(1, n.bit_length())) if k < n] + [n] * (n > 1):
-        rows[f"pass@{k}"] = share_interval([pass_at_k(n, int(right), k) for right in correct.sum(axis=1)])
-    rows[f"cons@{n}"] = share_interval(consensus)
+        rows[f"pass@{k}"] = share_interval([pass_at_k(b.num_samples, b.right, min(k, b.num_samples)) for b in votes])
+    rows[f"cons@{n}"] = share_interval([*map(consensus, votes)])
     rows["length_mean"] = t_interval(by_question(table, "num_tokens").mean(axis=1))
     rows["truncated_frac"] = share_interval(by_question(table, "truncated").mean(axis=1))
     return rows

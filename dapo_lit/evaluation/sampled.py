@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from dapo_lit.engines.protocol import RolloutEngine, Sample, SampleKey, SampleRequest, Sampling
-from dapo_lit.evaluation.voting import VoteCounts, consensus, pass_at_k, vote_counts
+from dapo_lit.evaluation.voting import VoteCounts, average, consensus, pass_at_k, vote_counts
 from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.score import Score
@@ -69,19 +69,18 @@ class Evaluation:
     def metrics(self, benchmark: str) -> dict[str, float]:
         """`eval/<benchmark>/...`: means over problems, length and entropy over responses and tokens.
 
-        Samples without a verdict are left out of the accuracies: a problem with fewer than k others gives its pass@ of
-        as many as there are.
+        Samples without a verdict are left out of the accuracies, and a problem without any verdict with them: a problem
+        with fewer than k verdicts gives its pass@ of as many as there are.
         """
         k, lengths = self.k, [s.num_tokens for s in self.samples]
-        verified = [s.correct for s in self.samples if not s.missing]
-        if not verified:
-            raise ValueError(f"{benchmark}: not one of {len(self.samples)} responses has a verdict; fix the reward")
         votes = [b for b in self.vote_counts if b.num_samples]
+        if not votes:
+            raise ValueError(f"{benchmark}: not one of {len(self.samples)} responses has a verdict; fix the reward")
         values = {
-            f"avg@{k}": fmean(verified),
+            f"avg@{k}": fmean(average(b) for b in votes),
             f"pass@{k}": fmean(pass_at_k(b.num_samples, b.right, min(k, b.num_samples)) for b in votes),
             f"cons@{k}": fmean(consensus(b) for b in self.first_votes if b.num_samples),
-            "missing_frac": 1 - len(verified) / len(self.samples),
+            "missing_frac": fmean(s.missing for s in self.samples),
             "length_mean": fmean(lengths),
             "truncated_frac": fmean(s.truncated for s in self.samples),
             "entropy": -sum(s.logprob for s in self.samples) / sum(lengths),

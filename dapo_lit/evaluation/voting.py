@@ -1,4 +1,4 @@
-"""Majority votes among equivalent answers, cons@k, and unbiased pass@k."""
+"""What the samples of one problem say: avg@n, cons@n by majority vote among equivalent answers, unbiased pass@k."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -65,6 +65,15 @@ def vote_counts(problems: Sequence[Answers], equivalent: Equivalent) -> list[Vot
         )
         for answers, votes, head in zip(problems, wrong, heads, strict=True)
     ]
+
+
+def average(problem: VoteCounts) -> float:
+    """avg@n: the share of right samples among the problem's n with a verdict.
+
+    >>> average(VoteCounts(right=1, wrong=(2,), silent=1))
+    0.25
+    """
+    return problem.right / problem.num_samples
 
 
 def consensus(problem: VoteCounts) -> float:

@@ -1,15 +1,17 @@
 """What k samples of a problem say, worked by hand; nothing sampled twice; intervals that cover what they claim."""
 
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from itertools import product
 
 import numpy as np
+import pandas as pd
 import pytest
 from scripted_engine import ScriptedEngine, ScriptedResponse
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import Sampling
-from dapo_lit.evaluate import share_interval
+from dapo_lit.evaluate import share_interval, summary
 from dapo_lit.evaluation.sample_store import read_samples, write_samples
 from dapo_lit.evaluation.sampled import (
     SampleKey,
@@ -103,6 +105,27 @@ def test_with_more_samples_than_k_avg_and_pass_use_all_of_them_and_cons_the_firs
     assert found["eval/x/cons@2"] == pytest.approx(
         (1 / 2 + 0) / 2
     )  # a: 1 and 2 tie; b: 0.5 and 1/2 agree, and are wrong
+
+
+def test_a_problem_with_missing_verdicts_weighs_as_much_as_any_other(prompts, engine, verifier, monkeypatch):
+    # a: one right of two verdicts, two late; b: two right of four; c: no verdict at all
+    late, failed = {("a", 1), ("a", 2)}, {("c", index) for index in range(4)}
+    third = Prompt(Problem("c", "?", "1", {}), (5, 8))
+    monkeypatch.setitem(TEXTS, "c", ["#1"] * 4)
+    samples = [
+        replace(s, timed_out=(s.problem_id, s.sample_index) in late, failed=(s.problem_id, s.sample_index) in failed)
+        for s in evaluated_samples([*prompts, third], 4, engine, verifier, decode, SAMPLING)
+    ]
+    evaluation = summarise([*prompts, third], 4, samples, verifier)
+    found = evaluation.metrics("x")
+    assert found["eval/x/avg@4"] == pytest.approx((1 / 2 + 2 / 4) / 2)  # pooled: 3 of 6
+    assert found["eval/x/pass@4"] == 1.0
+    assert found["eval/x/cons@4"] == pytest.approx((1 + 1 / 2) / 2)
+    assert found["eval/x/missing_frac"] == pytest.approx(6 / 12)
+    # the command's table has the same three, and lengths over all twelve
+    table = summary(pd.DataFrame(map(asdict, samples)), evaluation.vote_counts)
+    for name in ("avg@4", "pass@4", "cons@4", "length_mean"):
+        assert table[name].mean == pytest.approx(found[f"eval/x/{name}"])
 
 
 # --- on disk ---------------------------------------------------------------------------------------------------------
