@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from dapo_lit.study.compare.contrasts import Contrast, difference
-from dapo_lit.study.compare.equal_budget import costs, needed, per_step_metric
+from dapo_lit.study.compare.equal_budget import costs, needed, per_step_metric, tokens_used
 from dapo_lit.study.read.curves import TRAINING_ACCURACY, Measured, measured, rising, value_at
 from dapo_lit.study.read.run import Run
 from dapo_lit.study.read.runs import Runs
@@ -89,6 +89,8 @@ def test_two_arms_on_one_curve_of_tokens_differ_by_nothing_though_a_line_between
     assert tokens.used == pytest.approx(112 / 72)
     assert tokens.at_equal
     assert tokens.at_equal.mean == pytest.approx(0, abs=0.01)
+    assert tokens.equal == 63  # rollouts measure the policy before a step's updates: 7 of the control's 8 steps
+    assert tokens_used(study, SAMPLING) == (112, 72)
     assert tokens.needed
     assert tokens.needed.ratio == pytest.approx(1, abs=0.1)  # smoothing costs up to a step on so steep a curve
     straight = np.interp(72, [0, 112], [takes_off(0), takes_off(112)]) - takes_off(72)
@@ -142,6 +144,7 @@ def test_an_arm_that_ends_early_limits_its_own_pair_and_no_other() -> None:
     ]
     assert cost.at_equal
     assert cost.at_equal.mean == pytest.approx(0)
+    assert tokens_used(runs, Contrast("", "x", None, weights)) == (180, (3 * 120 + 12) / 4)
     # the mean control of seed 0 spends (2 + 20) / 2 = 11 a step, that of seed 1 spends 20
     assert cost.used == pytest.approx((30 / 11 * 30 / 20) ** 0.5)
     assert cost.needed

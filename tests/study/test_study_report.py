@@ -6,6 +6,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 from synthetic_runs import write_run, write_study
 
@@ -95,6 +96,8 @@ def test_nothing_is_decided_that_was_not_registered_and_the_rest_is_exploratory(
     assert {row["verdict"] for row in bare} == {""}
     assert all(row["kind"].startswith("exploratory") for row in bare)
     assert bare[0]["p"] == "0.00781"  # 2 of 256 flips, and still no verdict
+    ends = [np.mean([run.series("tokens_generated").max() for run in load(eight).of(arm)]) for arm in load(eight).arms]
+    assert bare[0]["tokens"] == f"{round(ends[0], -2):,.0f} / {round(ends[1], -2):,.0f}"  # four digits
     contrast = Registered(
         "clip_higher",
         "clip_higher",

@@ -43,6 +43,8 @@ class Cost:
     needed: Needed | None
     at_equal: Estimate | None
     """The difference at the largest budget that both sides of a pair were measured at."""
+    equal: float | None
+    """That budget, mean over pairs."""
 
 
 def per_step_metric(runs: Runs, key: str) -> str | None:
@@ -55,6 +57,29 @@ def per_step_metric(runs: Runs, key: str) -> str | None:
     return None
 
 
+def sides(runs: Iterable[Run], contrast: Contrast) -> list[tuple[list[Run], list[Run]]]:
+    """(runs of arms with a positive weight, runs of the others) of each seed that has all the arms of a contrast."""
+    cells = {(run.arm, run.seed): run for run in runs}
+    return [
+        (
+            [cells[arm, seed] for arm, weight in contrast.weights.items() if weight > 0],
+            [cells[arm, seed] for arm, weight in contrast.weights.items() if weight < 0],
+        )
+        for seed in sorted({run.seed for run in cells.values()})
+        if all((arm, seed) in cells for arm in contrast.weights)
+    ]
+
+
+def tokens_used(runs: Runs, contrast: Contrast) -> tuple[float, float] | None:
+    """Tokens that a whole run generates on either side of a contrast, means over runs; None without a pair.
+
+    A budget of tokens ends a run after the step that passes it, so that sides with the same budget still differ.
+    """
+    pairs = sides(runs.usable, contrast)
+    ends = [[run.series("tokens_generated").max() for pair in pairs for run in pair[side]] for side in (0, 1)]
+    return (float(np.mean(ends[0])), float(np.mean(ends[1]))) if all(ends) else None
+
+
 def costs(runs: Runs, contrast: Contrast, key: str) -> dict[str, Cost]:
     """Updates, tokens and seconds of a comparison with one side that has a technique and one that has not.
 
@@ -62,19 +87,14 @@ def costs(runs: Runs, contrast: Contrast, key: str) -> dict[str, Cost]:
     """
     if not contrast.technique and not contrast.pair:
         return {}
-    cells = {(run.arm, run.seed): run for run in runs.usable if not run.spoilt(key)}
-    seeds = [seed for seed in runs.seeds if all((arm, seed) in cells for arm in contrast.weights)]
-    sides = [
-        tuple([cells[arm, seed] for arm, weight in contrast.weights.items() if weight * sign > 0] for sign in (1, -1))
-        for seed in seeds
-    ]
-    found = {axis: _on_axis(sides, key, axis) for axis in BUDGETS}
+    pairs = sides((run for run in runs.usable if not run.spoilt(key)), contrast)
+    found = {axis: _on_axis(pairs, key, axis) for axis in BUDGETS}
     return {axis: cost for axis, cost in found.items() if cost}
 
 
-def _on_axis(sides: Sequence[Sequence[Sequence[Run]]], key: str, axis: str) -> Cost | None:
+def _on_axis(both: Sequence[tuple[list[Run], list[Run]]], key: str, axis: str) -> Cost | None:
     used, pairs, bases = [], [], []
-    for treated, control in sides:
+    for treated, control in both:
         ends = [np.mean([run.series(axis).max() for run in side]) for side in (treated, control)]
         curves = [_mean(measured(run, key, axis) for run in side) for side in (treated, control)]
         if all(end > 0 for end in ends) and all(curve.at_every_step for curve in curves):
@@ -83,9 +103,11 @@ def _on_axis(sides: Sequence[Sequence[Sequence[Run]]], key: str, axis: str) -> C
             bases.append(control[0].base)
     if not pairs:
         return None
-    met = {place: value for place, pair in enumerate(pairs) if (value := _difference(*pair)) is not None}
-    at_equal = t_interval(per_base(list(met.values()), [bases[place] for place in met])) if met else None
-    return Cost(float(np.exp(np.mean(used))), needed(pairs, bases), at_equal)
+    met = {index: found for index, pair in enumerate(pairs) if (found := _at_equal(*pair)) is not None}
+    differences, places = zip(*met.values(), strict=True) if met else ((), ())
+    at_equal = t_interval(per_base(list(differences), [bases[index] for index in met])) if met else None
+    equal = float(np.mean(places)) if met else None
+    return Cost(float(np.exp(np.mean(used))), needed(pairs, bases), at_equal, equal)
 
 
 def _mean(curves: Iterable[Measured]) -> Measured:
@@ -97,11 +119,11 @@ def _mean(curves: Iterable[Measured]) -> Measured:
     return Measured(steps, places, np.mean([c.values[rows] for c, rows in zip(each, at, strict=True)], axis=0))
 
 
-def _difference(treated: Measured, control: Measured) -> float | None:
-    """Treated minus control at the largest budget that both were measured at."""
-    place = min(treated.places[-1], control.places[-1])
+def _at_equal(treated: Measured, control: Measured) -> tuple[float, float] | None:
+    """(treated minus control, budget) at the largest budget that both were measured at."""
+    place = float(min(treated.places[-1], control.places[-1]))
     ours, theirs = value_at(treated, place), value_at(control, place)
-    return None if ours is None or theirs is None else ours - theirs
+    return None if ours is None or theirs is None else (ours - theirs, place)
 
 
 def needed(pairs: Sequence[tuple[Measured, Measured]], bases: Sequence[str]) -> Needed | None:
