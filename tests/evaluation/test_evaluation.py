@@ -108,8 +108,8 @@ def test_with_more_samples_than_k_avg_and_pass_use_all_of_them_and_cons_the_firs
 
 
 def test_a_problem_with_missing_verdicts_weighs_as_much_as_any_other(prompts, engine, verifier, monkeypatch):
-    # a: one right of two verdicts, two late; b: two right of four; c: no verdict at all
-    late, failed = {("a", 1), ("a", 2)}, {("c", index) for index in range(4)}
+    # a: one right of one verdict, three late; b: two right of four; c: no verdict at all
+    late, failed = {("a", 1), ("a", 2), ("a", 3)}, {("c", index) for index in range(4)}
     third = Prompt(Problem("c", "?", "1", {}), (5, 8))
     monkeypatch.setitem(TEXTS, "c", ["#1"] * 4)
     samples = [
@@ -118,10 +118,10 @@ def test_a_problem_with_missing_verdicts_weighs_as_much_as_any_other(prompts, en
     ]
     evaluation = summarise([*prompts, third], 4, samples, verifier)
     found = evaluation.metrics("x")
-    assert found["eval/x/avg@4"] == pytest.approx((1 / 2 + 2 / 4) / 2)  # pooled: 3 of 6
+    assert found["eval/x/avg@4"] == pytest.approx((1 + 2 / 4) / 2)  # pooled: 3 of 5
     assert found["eval/x/pass@4"] == 1.0
     assert found["eval/x/cons@4"] == pytest.approx((1 + 1 / 2) / 2)
-    assert found["eval/x/missing_frac"] == pytest.approx(6 / 12)
+    assert found["eval/x/missing_frac"] == pytest.approx(7 / 12)
     # the command's table has the same three, and lengths over all twelve
     table = summary(pd.DataFrame(map(asdict, samples)), evaluation.vote_counts)
     for name in ("avg@4", "pass@4", "cons@4", "length_mean"):
