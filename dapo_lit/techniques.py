@@ -175,7 +175,11 @@ REGISTER: dict[str, Technique] = {
                     if get("overlong.cache_tokens") == 0
                     else None
                 ),
+                lambda get: (
+                    "overlong.punish=none: no answer's penalty counts" if get("overlong.punish") == "none" else None
+                ),
             ),
+            settings=(OwnSetting("overlong.punish", "all"),),
         ),
         Technique(
             "token_level_loss",

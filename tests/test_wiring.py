@@ -141,7 +141,7 @@ CHANGES = {
 }
 ON_A_RECORDED_BATCH = (
     "clip.low", "clip.high", "clip.dual", "token_level_denominator", "completion_level_denominator", "kl.where",
-    "overlong.cache_tokens", "overlong.penalty_factor", "overlong.hard_punishment",
+    "overlong.cache_tokens", "overlong.penalty_factor", "overlong.punish", "overlong.hard_punishment",
 )  # fmt: skip
 ELSEWHERE = {f"algorithm.{key}": "tests/switches/test_switches.py" for key in ON_A_RECORDED_BATCH} | {
     "algorithm.family": "a name of folders: tests/study", "policy.name": "a name of folders",

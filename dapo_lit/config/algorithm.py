@@ -42,6 +42,9 @@ class Overlong(Section):
     """L_cache of Eq. 13: the penalty rises over this many tokens before the limit."""
     penalty_factor: PositiveFloat
     """The penalty at the limit; 1 in the paper."""
+    punish: Literal["all", "mixed", "right", "none"]
+    """The answers whose length penalty counts: all (Eq. 13 as printed), those of groups that have a right answer, right
+    ones, or none."""
     hard_punishment: bool
     """Without the soft punishment, reward every truncated answer as wrong."""
 

@@ -34,7 +34,7 @@ from dapo_lit.rollout.reflection import reflects
 from dapo_lit.rollout.step_collection import StopRequestedError
 from dapo_lit.rollout.steps_ahead import Snapshot, StepsAhead
 from dapo_lit.step.batch import RolloutStep, token_batch
-from dapo_lit.switches.algorithm import collection_rules, loss_mask, reward_function
+from dapo_lit.switches.algorithm import collection_rules, loss_mask, reward_shaping
 
 PROGRESS_S = 60.0
 """Seconds between progress lines of a long rollout step."""
@@ -133,7 +133,7 @@ class RolloutDataModule(LightningDataModule):
             engine=parts.engine(),
             verifier=parts.verifier,
             decode=parts.decode,
-            reward=reward_function(config),
+            shape=reward_shaping(config),
             rules=collection_rules(config.algorithm),
             sampling=Sampling(
                 max_response_tokens=config.task.max_response_tokens,
@@ -265,12 +265,9 @@ class RolloutDataModule(LightningDataModule):
 
     def _restore(self, state: dict[str, Any]) -> None:
         self.collector.load_state_dict(state["collector"])
-        carried = [c for group in self.collector.carried for c in group.scored.values()]
-        for completion in carried + [c for group in self.collector.earlier for c in group.completions]:
-            # A fork or a replay may shape rewards in another way than the run that saved them.
-            completion.length_penalty, completion.reward_shaped = self.collector.setup.reward(
-                completion.score, completion.num_tokens, completion.truncated
-            )
+        whole = [group.group for group in self.collector.carried if group.finished] + self.collector.earlier
+        for group in whole:  # a fork or a replay may shape rewards in another way than the run that saved them
+            self.collector.setup.shape([*group.completions, *group.missing])
         known = {prompt.problem.id: prompt.problem for prompt in self.collector.setup.prompts}
         self._ahead.restore(step.mapped(lambda stub: known[stub.id]) for step in state["ahead"] or ())
 

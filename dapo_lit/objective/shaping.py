@@ -4,7 +4,13 @@ Both look only at a completion's length and whether it was cut off. Dynamic samp
 never the results of these functions.
 """
 
+from typing import Literal
+
+import torch
 from torch import Tensor
+
+Punished = Literal["all", "mixed", "right", "none"]
+"""The answers whose length penalty counts: `punished`."""
 
 
 def soft_overlong_punishment(
@@ -22,7 +28,6 @@ def soft_overlong_punishment(
     tokens with a cache of 4,096 is L_max = 20,480. A generator that stops at L_max never reaches the third interval, so
     a cache of 0, which empties the second one, means no penalty. Returns float64 in the shape of `lengths`.
 
-    >>> import torch
     >>> soft_overlong_punishment(torch.tensor([16384, 18432, 20480]), max_response_tokens=20480, cache_tokens=4096)
     tensor([ 0.0000, -0.5000, -1.0000], dtype=torch.float64)
     """
@@ -32,6 +37,30 @@ def soft_overlong_punishment(
     else:
         share = ((lengths - (max_response_tokens - cache_tokens)) / cache_tokens).clamp(0.0, 1.0)
     return 0.0 - factor * share  # not -factor * share, which is -0.0 for short answers
+
+
+def punished(correct: Tensor, punish: Punished) -> Tensor:
+    """[G] bool, True for the answers of one group whose length penalty is added to their reward.
+
+    correct: [G] bool, the verdicts of the group.
+    punish: "all", as Eq. 13 is printed: every answer; "mixed": every answer of a group that has a right one; "right":
+        right answers; "none".
+
+    In a group whose answers are all wrong, correctness gives no advantage (Eq. 9), so that under "all" the penalty is
+    all that is learned from it: short wrong answers are reinforced. "mixed" leaves such a group without advantages.
+
+    >>> [punished(torch.tensor(group), "mixed").tolist() for group in ([False, False], [False, True])]
+    [[False, False], [True, True]]
+    """
+    match punish:  # DAPO 3.4 soft overlong punishment: which answers it is for
+        case "all":
+            return torch.ones_like(correct)
+        case "mixed":
+            return correct.any().expand_as(correct)
+        case "right":
+            return correct
+        case "none":
+            return torch.zeros_like(correct)
 
 
 def overlong_filtering(truncated: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from dapo_lit.techniques import REGISTER
 def idle_settings(config: Config, bound: Objective) -> list[str]:
     """One line for each, with the idle key and the one that makes it so; `bound`: the objective of the config."""
     algorithm = config.algorithm
-    lines = [f"algorithm.{text}; no effect" for text in _techniques(algorithm, bound.takes)]
+    lines = [f"algorithm.{text}; no effect" for text in [*_techniques(algorithm, bound.takes), *_punished(algorithm)]]
     if algorithm.techniques.clip_higher and "clip_high" in bound.takes and algorithm.clip.high < algorithm.clip.low:
         lines.append(
             f"algorithm.clip.high={algorithm.clip.high:g} is below clip.low={algorithm.clip.low:g}: the upper bound "
@@ -52,6 +52,14 @@ def check_switches(config: Config) -> Finding:
     lines = idle_settings(config, objective(config.algorithm, config.task.max_response_tokens))
     found = f"; {len(lines)} to look at" if lines else ""
     return Finding((", ".join(on) or "all off") + found, tuple(lines))
+
+
+def _punished(algorithm: Algorithm) -> list[str]:
+    sampling, on = algorithm.dynamic_sampling, algorithm.techniques
+    by_verdict = sampling.filter_on == "correctness" and sampling.on_exhausted != "top_up"
+    if algorithm.overlong.punish == "mixed" and on.soft_overlong_punishment and on.dynamic_sampling and by_verdict:
+        return ["overlong.punish=mixed: dynamic sampling trains on no group without a right answer"]
+    return []
 
 
 def _techniques(algorithm: Algorithm, takes: Collection[str]) -> list[str]:

@@ -9,6 +9,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,7 +28,7 @@ from dapo_lit.replays.tables import cosine, token_table
 from dapo_lit.rollout.records import Group
 from dapo_lit.runs.safe_loading import only_state
 from dapo_lit.step.batch import counter_seed, token_batch
-from dapo_lit.switches.algorithm import reward_function
+from dapo_lit.switches.algorithm import reward_shaping
 from dapo_lit.techniques import REGISTER
 from dapo_lit.web_page import allowed, inert, packed
 
@@ -157,11 +158,17 @@ def _measured(
 
 def _effects(on: frozenset[str], config: Config, groups: Sequence[Group]) -> tuple[Any, ...]:
     """The effects of the switches on these samples: combinations with the same effects need one replay."""
-    completions = [c for group in groups for c in group.completions]
-    reward = reward_function(config)
-    rewards = tuple(reward(c.score, c.num_tokens, c.truncated)[1] for c in completions)
+    shape = reward_shaping(config)
+    shaped = [[replace(c) for c in group.completions] for group in groups]
+    for completions in shaped:
+        shape(completions)
+    rewards = tuple(c.reward_shaped for completions in shaped for c in completions)
     elsewhere = on - {"soft_overlong_punishment", "overlong_filtering"}
-    return elsewhere, rewards, "overlong_filtering" in on and any(c.truncated for c in completions)
+    return (
+        elsewhere,
+        rewards,
+        "overlong_filtering" in on and any(c.truncated for completions in shaped for c in completions),
+    )
 
 
 class PolicyOfStep:

@@ -44,10 +44,6 @@ class Verdicts(Protocol):
     def drain(self, gives_up: Callable[[int], bool] = ...) -> list[tuple[Any, Score]]: ...
 
 
-RewardFunction = Callable[[Score, int, bool], tuple[float, float]]
-"""(score, response tokens, truncated) -> (length penalty as computed, shaped reward)."""
-
-
 @dataclass(kw_only=True)
 class CollectionSetup:
     """Everything that the steps of a run have in common."""
@@ -56,7 +52,8 @@ class CollectionSetup:
     engine: RolloutEngine
     verifier: Verdicts
     decode: Callable[[Sequence[int]], str]
-    reward: RewardFunction
+    shape: Callable[[Sequence[Completion]], None]
+    """Gives the completions of a whole group their length penalty and the reward that advantages see."""
     rules: CollectionRules
     sampling: Sampling
     stop_requested: Callable[[], bool] = lambda: False
@@ -176,8 +173,7 @@ class RankSampling:
     def _score(self, scores: Iterable[tuple[Any, Score]]) -> None:
         for key, score in scores:
             sample, text = self._unscored.pop(key)
-            penalty, shaped = self._setup.reward(score, len(sample.response_ids), not sample.finished)
-            self._scored.append(Completion(sample, text, score, score.value, penalty, shaped))
+            self._scored.append(Completion(sample, text, score, score.value))
 
 
 def _group(key: SampleKey) -> tuple[int, str, int]:

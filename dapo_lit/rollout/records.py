@@ -27,10 +27,10 @@ class Completion:
     score: Score
     reward: float
     """DAPO Eq. 7: the rule's value, in every arm of a study."""
-    length_penalty: float
-    """DAPO Eq. 13 as computed, applied or not; zero or negative."""
-    reward_shaped: float
-    """The reward that advantages are computed from."""
+    length_penalty: float = math.nan
+    """DAPO Eq. 13 as computed, applied or not; zero or negative. NaN until the group is whole."""
+    reward_shaped: float = math.nan
+    """The reward that advantages are computed from. NaN until the group is whole: other verdicts may decide it."""
     advantage: float | None = None
     """Mean over the tokens, which all have the same by Eq. 9; None for a completion that is not trained on."""
 

@@ -229,6 +229,7 @@ class StepCollection:
         group.partial.pop(key.sample_index, None)
         if group.finished:
             ended = [group.scored[i] for i in range(group.num_samples)]
+            self._setup.shape(ended)
             group.group.completions = [c for c in ended if not c.score.missing]
             group.group.missing = [c for c in ended if c.score.missing]
             self._resolve(place)

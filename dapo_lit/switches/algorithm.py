@@ -33,12 +33,10 @@ from dapo_lit.objective.losses import (
     kl_penalty,
     reinforce_loss,
 )
-from dapo_lit.objective.shaping import overlong_filtering, soft_overlong_punishment
+from dapo_lit.objective.shaping import overlong_filtering, punished, soft_overlong_punishment
 from dapo_lit.objective.tokens import Bounds, PolicyLoss, Statistics
-from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.dynamic_sampling import CollectionRules
-from dapo_lit.rollout.rank_sampling import RewardFunction
-from dapo_lit.rollout.records import Group
+from dapo_lit.rollout.records import Completion, Group
 from dapo_lit.step.batch import TokenBatch
 from dapo_lit.step.loss import Objective, TokenAxis
 from dapo_lit.switches.custom_loss import check_loss, custom_loss
@@ -200,8 +198,8 @@ def loss_mask(algorithm: Algorithm) -> Callable[[Sequence[Group]], Tensor]:
     return mask
 
 
-def reward_function(config: Config) -> RewardFunction:
-    """(score, response tokens, truncated) -> (Eq. 13 as computed, the reward that advantages see)."""
+def reward_shaping(config: Config) -> Callable[[Sequence[Completion]], None]:
+    """Gives the completions of a group their length penalty (Eq. 13 as computed) and the reward that advantages see."""
     overlong = config.algorithm.overlong
     limit = config.task.max_response_tokens
     # Eq. 13 for every possible length, once: a rollout step asks for thousands.
@@ -214,12 +212,16 @@ def reward_function(config: Config) -> RewardFunction:
     soft = config.algorithm.techniques.soft_overlong_punishment  # DAPO 3.4 soft overlong punishment
     hard = overlong.hard_punishment and not soft  # what section 3.4 starts from
 
-    def reward(score: Score, num_tokens: int, truncated: bool) -> tuple[float, float]:
-        penalty = penalties[num_tokens]
-        correctness = config.reward.wrong_value if hard and truncated else score.value
-        return penalty, correctness + penalty if soft else correctness
+    def shape(completions: Sequence[Completion]) -> None:
+        correct = torch.tensor([c.correct and not c.score.missing for c in completions])
+        counts = punished(correct, overlong.punish).tolist()
+        for completion, counted in zip(completions, counts, strict=True):
+            completion.length_penalty = penalties[completion.num_tokens]
+            completion.reward_shaped = config.reward.wrong_value if hard and completion.truncated else completion.reward
+            if soft and counted:
+                completion.reward_shaped += completion.length_penalty
 
-    return reward
+    return shape
 
 
 def collection_rules(algorithm: Algorithm) -> CollectionRules:

@@ -97,7 +97,7 @@ def test_a_group_is_as_old_as_its_oldest_token():
     group = OpenGroup(Group(1, 0, Problem("p", "", "1"), 0, (7,)), position=0, num_samples=3)
     assert group.oldest_version is None
     old = Sample(group.key(0), (1, 0), (-0.5, -0.5), True, 3, earlier_versions=((0, 1),))
-    group.scored[0] = Completion(old, "1", Score(True, 1.0), 1.0, 0.0, 1.0)
+    group.scored[0] = Completion(old, "1", Score(True, 1.0), 1.0)
     group.partial[1] = PartialSample((1,), (-0.5,), ((2, 1),))
     assert group.oldest_version == 0
 

@@ -1,6 +1,6 @@
 """Dynamic sampling through a whole collection, with an engine whose answers and ending times are scripted."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -14,7 +14,7 @@ from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.collect import Collector, ExhaustedError
 from dapo_lit.rollout.dynamic_sampling import CollectionRules, KeepRate, groups_in_flight
 from dapo_lit.rollout.rank_sampling import CollectionSetup
-from dapo_lit.rollout.records import CollectedStep, Group, Prompt
+from dapo_lit.rollout.records import CollectedStep, Completion, Group, Prompt
 
 RULES = CollectionRules(
     num_prompts=3,
@@ -27,6 +27,18 @@ RULES = CollectionRules(
 RIGHT, WRONG, END = 1, 2, 0
 
 
+def unshaped(completions: Sequence[Completion]) -> None:
+    for completion in completions:
+        completion.length_penalty, completion.reward_shaped = 0.0, completion.reward
+
+
+def by_length(completions: Sequence[Completion]) -> None:
+    """A quarter less for each token."""
+    for completion in completions:
+        completion.length_penalty = -completion.num_tokens / 4
+        completion.reward_shaped = completion.reward + completion.length_penalty
+
+
 def collector(
     script: Callable[[SampleKey], ScriptedResponse], rules: CollectionRules = RULES, problems: int = 8
 ) -> Collector:
@@ -37,7 +49,7 @@ def collector(
         engine=engine,
         verifier=Verifier(rule="numeric", extraction="hash"),
         decode=lambda ids: "#" + "".join(str(i) for i in ids if i != END),
-        reward=lambda score, length, truncated: (0.0, score.value),
+        shape=unshaped,
         rules=rules,
         sampling=Sampling(max_response_tokens=4),
     )
@@ -99,7 +111,7 @@ def test_acceptance_goes_by_correctness_and_not_by_the_shaped_rewards():
 
     def collected(filter_on: str) -> CollectedStep:
         made = collector(script, replace(RULES, filter_on=filter_on), problems=12)
-        made.setup.reward = lambda score, length, truncated: (-length / 4, score.value - length / 4)
+        made.setup.shape = by_length
         return made.collect(1, 0)
 
     step = collected("correctness")

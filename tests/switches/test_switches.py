@@ -24,7 +24,7 @@ from dapo_lit.rollout.metrics import batch_metrics
 from dapo_lit.rollout.records import Completion, Group
 from dapo_lit.step.batch import token_batch
 from dapo_lit.step.loss import TokenAxis, weighted_loss
-from dapo_lit.switches.algorithm import collection_rules, loss_mask, objective, reward_function
+from dapo_lit.switches.algorithm import collection_rules, loss_mask, objective, reward_shaping
 
 LIMIT = 20
 # Correct and length of each completion; the last group is all wrong, 20 tokens are cut off.
@@ -49,12 +49,12 @@ def recorded(config: Config) -> list[Group]:
 
 def rewarded(config: Config, index: int, completions: list[tuple[bool, int]]) -> Group:
     """A group of answers, (correct, length) each."""
-    reward, group = reward_function(config), Group(1, index, Problem(f"p{index}", "", ""), 0, (1, 2))
+    group = Group(1, index, Problem(f"p{index}", "", ""), 0, (1, 2))
     for i, (correct, length) in enumerate(completions):
         sample = Sample(SampleKey(1, f"p{index}", 0, i), (5,) * length, (-1.0,) * length, length < LIMIT, 0)
         score = Score(correct, 1.0 if correct else -1.0)
-        penalty, shaped = reward(score, length, not sample.finished)
-        group.completions.append(Completion(sample, "", score, score.value, penalty, shaped))
+        group.completions.append(Completion(sample, "", score, score.value))
+    reward_shaping(config)(group.completions)
     return group
 
 
@@ -134,6 +134,10 @@ CHANGES: dict[str, tuple[list[str], list[str], set[str]]] = {
     ),
     "cache_tokens": ([], [A + "overlong.cache_tokens=10"], {"rewards", "penalty"} | EARNED),
     "penalty_factor": ([], [A + "overlong.penalty_factor=0.5"], {"rewards", "penalty"} | EARNED),
+    "punish=mixed": ([], [A + "overlong.punish=mixed"], {"rewards"} | EARNED),  # the last group is all wrong
+    "punish=right": ([], [A + "overlong.punish=right"], {"rewards"} | EARNED),
+    "punish=none": ([A + "overlong.hard_punishment=false"], [A + "overlong.punish=none"], {"rewards"} | EARNED),
+    "punish without the penalty": ([T + "soft_overlong_punishment=false"], [A + "overlong.punish=right"], set()),
     "hard_punishment": (
         [T + "soft_overlong_punishment=false"], [A + "overlong.hard_punishment=false"], {"rewards"} | EARNED
     ),
@@ -185,20 +189,58 @@ def test_groups_that_lost_a_completion_are_compared_among_those_that_are_left(co
 
 def test_the_length_penalty_counts_the_eos_token(compose):
     config = compose(A + "overlong.cache_tokens=4")
-    reward, limit = reward_function(config), config.task.max_response_tokens
-    right = Score(correct=True, value=1.0)
+    group = rewarded(config, 0, [(True, LIMIT - 4), (True, LIMIT - 3), (True, LIMIT)])
     # 4 tokens below the limit are free; one more is the EOS token that ends the response, and costs a quarter.
-    assert reward(right, limit - 4, False) == (0.0, 1.0)
-    assert reward(right, limit - 3, False) == (-0.25, 0.75)
-    assert reward(right, limit, False) == (-1.0, 0.0)
+    assert [c.length_penalty for c in group.completions] == [0.0, -0.25, -1.0]
+    assert [c.reward_shaped for c in group.completions] == [1.0, 0.75, 0.0]
+
+
+PUNISHED = {
+    "all": [[0.5, -1.5, -1], [-1.5, -1], [0.5, 1]],
+    "mixed": [[0.5, -1.5, -1], [-1, -1], [0.5, 1]],
+    "right": [[0.5, -1, -1], [-1, -1], [0.5, 1]],
+    "none": [[1, -1, -1], [-1, -1], [1, 1]],
+}
+
+
+@pytest.mark.parametrize("punish", PUNISHED)
+def test_the_length_penalty_counts_for_the_answers_that_punish_names(compose, punish):
+    """Half a penalty at two tokens below the limit; a mixed group, one that is all wrong, one that is all right."""
+    config = compose(A + "overlong.cache_tokens=4", A + f"overlong.punish={punish}")
+    long, short = LIMIT - 2, 3
+    mixed, wrong, right = (
+        [(True, long), (False, long), (False, short)],
+        [(False, long), (False, short)],
+        [(True, long), (True, short)],
+    )
+    groups = [rewarded(config, i, answers) for i, answers in enumerate((mixed, wrong, right))]
+    assert [[c.reward_shaped for c in group.completions] for group in groups] == PUNISHED[punish]
+    penalties = [[c.length_penalty for c in group.completions] for group in groups]
+    assert penalties == [[-0.5, -0.5, 0], [-0.5, 0], [-0.5, 0]]  # as computed, whoever it counts for
+
+
+def test_a_missing_verdict_makes_no_group_one_with_a_right_answer(compose):
+    config = compose(A + "overlong.cache_tokens=4", A + "overlong.punish=mixed")
+    group = rewarded(config, 0, [(False, LIMIT), (False, 3)])
+    lost = Completion(group.completions[0].sample, "", Score(True, 1.0, timed_out=True), 1.0)
+    reward_shaping(config)([*group.completions, lost])
+    assert [c.reward_shaped for c in group.completions] == [-1, -1]
+
+
+def test_with_dynamic_sampling_a_penalty_for_mixed_groups_is_a_penalty_for_all(compose):
+    """No group without a right answer is trained on, so nothing is left that the two would treat differently."""
+    earned = [consequences(compose(A + f"overlong.punish={punish}")) for punish in ("all", "mixed")]
+    kept = [i for i, g in enumerate(RECORDED) if any(right for right, _ in g)]
+    assert kept == [0, 1]
+    tokens = sum(length for i in kept for _, length in RECORDED[i])
+    assert earned[0]["advantages"][:tokens] == earned[1]["advantages"][:tokens]
 
 
 @pytest.mark.parametrize("wrong_value", [-1, 0])
 def test_a_truncated_answer_is_punished_with_the_value_of_a_wrong_one(compose, wrong_value):
     config = compose(T + "soft_overlong_punishment=false", f"reward.wrong_value={wrong_value}")
-    right, limit = Score(correct=True, value=1.0), config.task.max_response_tokens
-    assert reward_function(config)(right, limit, True)[1] == wrong_value
-    assert reward_function(config)(right, limit, False)[1] == 1.0
+    truncated, ended = rewarded(config, 0, [(True, LIMIT), (True, LIMIT - 1)]).completions
+    assert (truncated.reward_shaped, ended.reward_shaped) == (wrong_value, 1.0)
 
 
 def test_the_rules_of_a_step_are_those_of_the_config(compose):
@@ -232,6 +274,8 @@ def test_no_room_of_the_training_step_reads_a_switch_but_switches():
 
 IDLE: dict[str, list[str]] = {
     "techniques.soft_overlong_punishment=true": [A + "overlong.cache_tokens=0"],
+    "overlong.punish=mixed": [A + "overlong.punish=mixed"],
+    "overlong.punish=right": [T + "soft_overlong_punishment=false", A + "overlong.punish=right"],
     "clip.high equals": [A + "clip.high=0.2"],
     "loss=reinforce": [A + "loss=reinforce"],
     "techniques.clip_higher=true": [A + "minibatch_prompts=4"],
