@@ -156,6 +156,17 @@ def test_packed_cells_do_not_name_code_for_new_ones(tmp_path, monkeypatch, named
         prepare(["-m", "+study=clip_dose", "+regime=discovery", "seed=range(0,14)", f"study.packed={packed}"])
 
 
+def test_a_family_may_compare_any_two_arms(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, sweep = prepare(["-m", "+study=penalised_answers", "+regime=joint"])
+    sweep.register()
+    (entry,) = json.loads((tmp_path / "runs" / "penalised_answers_joint" / "study.json").read_text())
+    last = entry["plan"]["families"][-1]
+    off = "dapo-dynamic_sampling@overlong.punish="
+    assert (last["name"], last["margin"]) == ("right answers or none", 0.02)
+    assert [contrast["weights"] for contrast in last["contrasts"]] == [{f"{off}right": 1.0, f"{off}none": -1.0}]
+
+
 def test_the_factorial_registers_main_effects_and_interactions_and_runs_seed_by_seed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     _, sweep = prepare(["-m", "+study=factorial", "+regime=joint"])
@@ -290,6 +301,8 @@ def test_a_refused_command_edits_no_plan_and_touches_no_older_run(study, capsys)
         (["-m", "+study=table1", "study.bases=[4,5,6]"], "3 base policies cannot decide"),
         (["-m", "+study=table1", "study.families={rungs: 0.05}"], "'rungs'"),
         (["-m", "+study=table1", "study.families={ladder: 0.06}"], "alpha 0.05"),
+        (["-m", "+study=table1", "study.families={mine: 0.05}", "study.pairs={mine: [dapo - dappo]}"], "dapo?"),
+        (["-m", "+study=table1", "study.pairs={mine: [dapo - naive_grpo]}"], "mine has no share"),
         (["-m", "+study=table1", "seed=a,b"], "seed=a"),
         (["-m", "+study=table1", "study.arms=null"], "study.arms table1"),
         (["-m", "+study=clip_dose", "algorithm.kl.beta=${algorithm.clip.high}"], "algorithm.kl.beta"),

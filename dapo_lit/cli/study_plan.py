@@ -19,7 +19,7 @@ from dapo_lit.errors import suggestion
 from dapo_lit.imports import names_code
 from dapo_lit.runs.resume import describe
 from dapo_lit.study.compare.calibration import CALIBRATE, PLACEBO
-from dapo_lit.study.compare.contrasts import contrasts, primary_family
+from dapo_lit.study.compare.contrasts import contrasts, pair, primary_family
 from dapo_lit.study.compare.sequential import planned_looks
 from dapo_lit.study.compare.statistics import pairs_needed
 from dapo_lit.study.designs import Design
@@ -80,6 +80,10 @@ def families(study: Design, config: Config) -> tuple[Family, ...]:
         return fork_families(study, config)
     found = contrasts(study.names, study.reference)
     first = primary_family(found)
+    try:
+        found += [pair(family, text, study.names) for family, texts in (section.pairs or {}).items() for text in texts]
+    except ValueError as error:
+        raise ConfigError(f"study.pairs: {error}") from None
     asked = section.families or ({} if first is None else {first: section.alpha})
     controls = config.regime.techniques if config.regime else {}
     words = in_words(section.metric, config.evaluation.final_samples)

@@ -71,6 +71,8 @@ class Study(Section):
     """The families of comparisons that are decided, each with its share of alpha: names as a report gives them (main
     effects, interactions, ladder, left out of DAPO, ...), or `outcomes of the regime`. null: the first that the arms
     allow."""
+    pairs: dict[str, tuple[str, ...]] | None
+    """Comparisons of any two arms, by the family that decides them: {against DAPO: [dapo@clip.high=0.5 - dapo]}; null: none."""
     margin: Annotated[float, Field(gt=0)] | None
     """A difference of the metric that is too small to matter; null: none is named, so no arms are called equivalent."""
     until: Literal["decided"] | None
@@ -89,5 +91,7 @@ class Study(Section):
             yield f"seeds {list(self.seeds)}: one is named twice"
         if self.until and len(self.bases) > 1:
             yield "until: several looks need one base policy, or one for each seed (bases: [])"
+        if unnamed := sorted(set(self.pairs or {}) - set(self.families or {})):
+            yield f"pairs: {', '.join(unnamed)} has no share of alpha; name it in families too"
         if self.families and sum(self.families.values()) > self.alpha * (1 + 1e-9):
             yield f"families {self.families}: their shares exceed alpha {self.alpha:g}"

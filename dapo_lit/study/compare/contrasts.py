@@ -5,9 +5,10 @@ with one interval and one exact test.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from dapo_lit.errors import suggestion
 from dapo_lit.study.compare.statistics import Estimate, per_base, tested
 from dapo_lit.study.designs import Arm, cube, half_fraction, ladder, read_arm
 from dapo_lit.study.read.outcomes import bases as bases_of
@@ -95,6 +96,18 @@ def contrasts(arms: Sequence[str], reference: str | None = None) -> list[Contras
         if arm not in covered and arm != reference and reference:
             found.append(difference("against the reference", f"{arm} - {reference}", None, arm, reference))
     return found
+
+
+def pair(family: str, text: str, arms: Collection[str]) -> Contrast:
+    """The comparison of two arms that `text` names, `treated - control`.
+
+    Raises ValueError: it does not name two of `arms`.
+    """
+    treated, _, control = text.partition(" - ")
+    for name in (treated, control):
+        if name not in arms:
+            raise ValueError(f"{text!r} does not name two arms, `treated - control`; {suggestion(name, arms)}")
+    return difference(family, text, None, treated, control)
 
 
 def difference(family: str, label: str, technique: str | None, treated: str, control: str) -> Contrast:
