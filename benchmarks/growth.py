@@ -17,15 +17,15 @@ from functools import partial
 from typing import Any
 
 import torch
+from head_loss import head_loss
 from measure import arguments, machine, markdown, median, publish, reset_peak, resident, seconds
 from policies import policy
 from transformers import PreTrainedModel
 
 from dapo_lit.engines.protocol import SampleKey, SampleRequest, Sampling
 from dapo_lit.engines.torch_engine.engine import TorchEngine
-from dapo_lit.objective.tokens import NOTHING
 from dapo_lit.policy.attention import layout, packed_hidden
-from dapo_lit.policy.head import Head, token_loss
+from dapo_lit.policy.head import Head
 from dapo_lit.step.balance import cost_of
 
 BATCH_TOKENS = 4096
@@ -44,9 +44,8 @@ def train(model: PreTrainedModel, tokens: int, sequences: int) -> None:
     ids = torch.randint(2, model.config.vocab_size, (tokens * sequences,), generator=generator)
     hidden = packed_hidden(model, ids, layout([tokens] * sequences))
     model.zero_grad()
-    token_loss(hidden, Head.of(model), ids.roll(-1), lambda logprobs, _, part: (-logprobs, NOTHING), temperature=1.0)[
-        0
-    ].backward()
+    loss, _ = head_loss(hidden, Head.of(model), ids.roll(-1), lambda logprobs, _: -logprobs)
+    loss.backward()
 
 
 def decode(engine: TorchEngine, prompt: tuple[int, ...]) -> list[float]:

@@ -18,12 +18,13 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
+from head_loss import head_loss
 from measure import Child, added_memory, arguments, in_turns, installed, machine, markdown, median, publish, seconds
 from torch import Tensor
 
 from dapo_lit.objective.losses import clipped_policy_loss
-from dapo_lit.objective.tokens import NOTHING, Bounds, Statistics, Tokens
-from dapo_lit.policy.head import Head, scores, token_loss
+from dapo_lit.objective.tokens import Bounds, Tokens
+from dapo_lit.policy.head import Head, scores
 
 LOW, HIGH, TEMPERATURE = 0.2, 0.28, 1.0
 BOUNDS = Bounds(LOW, HIGH)
@@ -50,17 +51,13 @@ class Problem:
         losses, _ = clipped_policy_loss(Tokens(logprobs, self.old[part], self.advantages[part]), BOUNDS)
         return losses / len(self.targets)
 
-    def of_chunk(self, logprobs: Tensor, entropy: Tensor, part: slice) -> tuple[Tensor, Statistics]:
-        return self.of_tokens(logprobs, part), NOTHING
-
 
 Found = tuple[Tensor, Tensor | None]
 """Loss, with gradient; log-probs [n], where the implementation gives them."""
 
 
 def ours(p: Problem) -> Found:
-    loss, logprobs, *_ = token_loss(p.hidden, Head(p.weight), p.targets, p.of_chunk, temperature=TEMPERATURE)
-    return loss, logprobs
+    return head_loss(p.hidden, Head(p.weight), p.targets, p.of_tokens, temperature=TEMPERATURE)
 
 
 def two_passes(p: Problem) -> Found:

@@ -35,7 +35,7 @@ from dapo_lit.rollout.metrics import rollout_metrics, staleness
 from dapo_lit.rollout.records import Completion, Group
 from dapo_lit.rollout.report import Report, from_bytes, to_bytes
 from dapo_lit.step.batch import TokenBatch, token_batch
-from dapo_lit.step.loss import TokenAxis
+from dapo_lit.step.loss import TokenData
 from dapo_lit.step.scoring import PolicyForward, score, scored_by_first_update
 from dapo_lit.step.updates import StepUpdates
 from dapo_lit.switches.algorithm import completion_means, objective
@@ -98,7 +98,6 @@ def forward(config: Config, device: str, budget: int) -> FreeForward:
         ranks=Ranks(),
         device=torch.device(device),
         temperature=1.0,
-        entropy_gradient=False,
         fp32_head=False,
         micro_batch_tokens=budget,
         shared_prompt="auto",
@@ -113,7 +112,7 @@ def trainer_calls(groups: list[Group], batch: TokenBatch, budget: int) -> dict[s
     scored = score(forward(config, "cpu", budget), goal, batch, later)
     tokens = goal.credit(batch, scored[0])
 
-    def credit() -> TokenAxis:
+    def credit() -> TokenData:
         known = goal.credit(batch, scored[0])
         assert known.advantages is not None
         note_advantages(groups, completion_means(known.advantages, batch))

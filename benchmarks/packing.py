@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
+from head_loss import head_loss
 from measure import arguments, in_turns, machine, markdown, median, publish, seconds
 from policies import policy
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from dapo_lit.objective.tokens import NOTHING
 from dapo_lit.policy.attention import packed_hidden
-from dapo_lit.policy.head import Head, token_loss
+from dapo_lit.policy.head import Head
 from dapo_lit.step.balance import first_fit
 from dapo_lit.step.batch import TokenBatch
 
@@ -62,9 +62,8 @@ def workload(prompt: int, lengths: Lengths, completions: int, vocabulary: int) -
 
 def back(model: PreTrainedModel, hidden: Tensor, targets: Tensor) -> None:
     """hidden [n, hidden size] predicts targets [n]."""
-    token_loss(hidden, Head.of(model), targets, lambda logprobs, _, part: (-logprobs, NOTHING), temperature=1.0)[
-        0
-    ].backward()
+    loss, _ = head_loss(hidden, Head.of(model), targets, lambda logprobs, _: -logprobs)
+    loss.backward()
 
 
 def chunks(order: list[int], lengths: list[int], budget: int) -> Iterator[list[int]]:

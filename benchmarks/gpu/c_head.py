@@ -10,10 +10,11 @@ from unittest import mock
 
 import torch
 from head import Problem
+from head_loss import head_loss
 from part import DEVICE, ON_GPU, finish, milliseconds, options, peak_bytes, time_left
 
 from dapo_lit.policy import head
-from dapo_lit.policy.head import Head, chunk_rows, token_loss
+from dapo_lit.policy.head import Head, chunk_rows
 
 
 def product_rate(size: int, dtype: torch.dtype) -> float:
@@ -25,9 +26,7 @@ def product_rate(size: int, dtype: torch.dtype) -> float:
 def step(problem: Problem) -> Callable[[], torch.Tensor]:
     def once() -> torch.Tensor:
         problem.hidden.grad = problem.weight.grad = None
-        loss, logprobs, *_ = token_loss(
-            problem.hidden, Head(problem.weight), problem.targets, problem.of_chunk, temperature=1.0
-        )
+        loss, logprobs = head_loss(problem.hidden, Head(problem.weight), problem.targets, problem.of_tokens)
         loss.backward()
         return logprobs
 

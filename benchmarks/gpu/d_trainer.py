@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from c_head import product_rate
+from head_loss import head_loss
 from part import DEVICE, ON_GPU, finish, milliseconds, options, peak_bytes, time_left
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -18,9 +19,8 @@ from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import parse_as
 from dapo_lit.forecast.hardware import PlanConfig, architecture
 from dapo_lit.forecast.memory import training_memory
-from dapo_lit.objective.tokens import NOTHING
-from dapo_lit.policy.attention import layout
-from dapo_lit.policy.head import fused_loss
+from dapo_lit.policy.attention import layout, packed_hidden
+from dapo_lit.policy.head import Head
 from dapo_lit.policy.wrap import wrap_layers
 from dapo_lit.step.balance import cost_of
 from dapo_lit.step.optimizer import update_kernel
@@ -66,9 +66,8 @@ def measure_case(policy: str, tokens: int, recomputed: str, peak: float, args: a
     packed, rows = layout(lengths, device=DEVICE), torch.arange(tokens // 10, tokens - 1, device=DEVICE)
 
     def step() -> None:
-        loss, *_ = fused_loss(
-            model, ids, packed, rows, ids[rows + 1], lambda new, _, part: (-new / tokens, NOTHING), temperature=1.0
-        )
+        hidden = packed_hidden(model, ids, packed)[rows]
+        loss, _ = head_loss(hidden, Head.of(model), ids[rows + 1], lambda new, _: -new / tokens)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from head_loss import head_loss
 from part import DEVICE, ON_GPU, finish, options, time_left
 from runs import learned, rows, train
 from transformers import AutoModelForCausalLM, Qwen2Config
 
-from dapo_lit.objective.tokens import NOTHING
-from dapo_lit.policy.attention import layout
-from dapo_lit.policy.head import fused_loss
+from dapo_lit.policy.attention import layout, packed_hidden
+from dapo_lit.policy.head import Head
 
 SMALL = ("algorithm.num_prompts=6", "algorithm.minibatch_prompts=3", "evaluation.samples=1", "evaluation.every=0")
 
@@ -57,10 +57,8 @@ def update_errors() -> dict[str, float]:
         model = model.to(DEVICE, dtype).eval()
         on = ids.to(DEVICE)
         of = slopes.to(DEVICE)
-        loss, *_ = fused_loss(
-            model, on, layout(lengths, device=DEVICE), torch.arange(len(on) - 1, device=DEVICE), on[1:],
-            lambda new, _, part, of=of: (new * of[part], NOTHING), temperature=1.0,
-        )  # fmt: skip
+        hidden = packed_hidden(model, on, layout(lengths, device=DEVICE))[:-1]
+        loss, _ = head_loss(hidden, Head.of(model), on[1:], lambda new, part, of=of: new * of[part])
         loss.backward()
         found[str(dtype)] = torch.cat([p.grad.flatten().double().cpu() for p in model.parameters()])
     exact = found.pop("torch.float64")

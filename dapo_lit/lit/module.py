@@ -29,7 +29,7 @@ from dapo_lit.ranks import Ranks
 from dapo_lit.rollout.records import Group
 from dapo_lit.runs.safe_loading import only_state
 from dapo_lit.step.batch import RolloutStep, TokenBatch
-from dapo_lit.step.loss import TokenAxis
+from dapo_lit.step.loss import TokenData
 from dapo_lit.step.optimizer import Counters, NonFiniteError, Observer, OptimizerSteps, update_kernel
 from dapo_lit.step.scoring import PolicyForward, score, scored_by_first_update
 from dapo_lit.step.updates import StepUpdates, step_row
@@ -209,13 +209,12 @@ class DAPOModule(LightningModule):
             ranks=self.ranks,
             device=self.device,
             temperature=self.config.rollout.temperature,
-            entropy_gradient=self.objective.entropy_bonus > 0,
             fp32_head=trainer.fp32_head,
             micro_batch_tokens=trainer.micro_batch_tokens,
             shared_prompt=trainer.shared_prompt,
         )
 
-    def step_updates(self, step: int, batch: TokenBatch, tokens: TokenAxis, statistics: Statistics) -> StepUpdates:
+    def step_updates(self, step: int, batch: TokenBatch, tokens: TokenData, statistics: Statistics) -> StepUpdates:
         """The updates of a step whose tokens are scored and have their advantages."""
         forward, critic = self.policy_forward, self.config.algorithm.critic
         steps = OptimizerSteps(

@@ -4,15 +4,16 @@ Only the positions that predict a response token go through the language-model h
 
 - `token_logprobs` returns differentiable log-probs for any loss. Its backward pass recomputes the logits: four matrix
   products of hidden states and head in all.
-- `token_loss` takes a loss that is a sum over tokens. The loss of a token depends only on its own log-prob, so the
-  gradient is computed in the forward pass: three products, and only the gradients are kept.
+- `HeadPass` is for a loss that is a sum over tokens, where the loss of a token depends only on its own log-prob and
+  entropy. Its caller walks over the chunks and gives each chunk's loss back at once, so that the gradient is computed
+  while the logits are there: three products, and only the gradients of hidden states and head are kept.
 
 Matrix products take the dtype of the weights, or float32 with `fp32` (which copies hidden states and head). On a GPU
 they return their float32 sums; elsewhere logits are rounded to the dtype of the weights first. All other arithmetic,
 and the sum of the head's gradient, is float32 or wider. Autograd adds the gradient of a tied head to the embedding's.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
@@ -20,17 +21,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from dapo_lit.objective.tokens import NOTHING, Statistics, merge
 from dapo_lit.policy.attention import Layout, packed_hidden
-from dapo_lit.policy.softmax import Measured, back_through_softmax, centre, measure, measured
+from dapo_lit.policy.softmax import Measured, back_through_entropy, back_through_softmax, centre, measure, measured
 
 CHUNK_ELEMENTS = 1 << 22
 """A chunk has at least this many logits: 16 MB in float32."""
 CHUNK_ROWS = {"cpu": 256, "cuda": 2048}
 """A chunk has at least this many tokens, because every chunk reads the whole head three times."""
-
-LossOfTokens = Callable[[Tensor, Tensor, slice], tuple[Tensor, Statistics]]
-"""(log-probs [c], entropies [c], slice of the n tokens) -> weighted loss of each token [c], and what it measures."""
 
 
 @dataclass(frozen=True)
@@ -86,20 +83,17 @@ def token_logprobs(
     targets: Tensor,
     *,
     temperature: float,
-    entropy_gradient: bool = False,
     fp32: bool = False,
     rows_per_chunk: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probs [n] of `targets`, with gradient, and entropies [n], at the temperature of sampling.
+    """Log-probs [n] of `targets`, with gradient, and entropies [n], without, at the temperature of sampling.
 
-    rows [n]: the packed token of `input_ids` [T] whose hidden state predicts each target. `entropy_gradient`: the
-    entropies have a gradient too. `fp32`: the head is computed in float32 even if the weights are narrower.
+    rows [n]: the packed token of `input_ids` [T] whose hidden state predicts each target. `fp32`: the head is computed
+    in float32 even if the weights are narrower.
     """
     hidden = packed_hidden(model, input_ids, packed)[rows]
-    logprobs, entropy = scores(
-        hidden, Head.of(model), targets, temperature=temperature, fp32=fp32, rows_per_chunk=rows_per_chunk
-    )
-    return logprobs, entropy if entropy_gradient else entropy.detach()
+    head = Head.of(model)
+    return scores(hidden, head, targets, temperature=temperature, fp32=fp32, rows_per_chunk=rows_per_chunk)
 
 
 def scores(
@@ -111,47 +105,87 @@ def scores(
     fp32: bool = False,
     rows_per_chunk: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probs and entropies [n] of `targets` [n] from hidden states [n, hidden size], both with gradient."""
+    """Log-probs [n] of `targets` [n], with gradient, and entropies [n], from hidden states [n, hidden size]."""
     if fp32:
         hidden, head = _widened(hidden), head.widened()
     logprobs, entropy = _Scores.apply(hidden, head.weight, head.bias, targets, _form(head, temperature, rows_per_chunk))
     return logprobs, entropy
 
 
-def fused_loss(
-    model: PreTrainedModel,
-    input_ids: Tensor,
-    packed: Layout,
-    rows: Tensor,
-    targets: Tensor,
-    loss_of_tokens: LossOfTokens,
-    *,
-    temperature: float,
-    fp32: bool = False,
-) -> tuple[Tensor, Tensor, Tensor, Statistics]:
-    """`token_loss` of the hidden states at `rows` [n]; a sharded model must be gathered."""
-    hidden = packed_hidden(model, input_ids, packed)[rows]
-    return token_loss(hidden, Head.of(model), targets, loss_of_tokens, temperature=temperature, fp32=fp32)
+class Chunk:
+    """Some of the n tokens, while their probabilities over the vocabulary are in memory."""
+
+    def __init__(self, owner: "HeadPass", tokens: slice) -> None:
+        self.tokens = tokens
+        """Their places among the n."""
+        self._owner = owner
+        logits = _product(owner.hidden[tokens], owner.weight)
+        centred, self._of_cap = centre(logits, owner.bias, owner.form.cap, owner.form.temperature)
+        logprobs, entropy, self._p, log_total = measure(centred, owner.targets[tokens])
+        # The gradient of the entropy is the only one that needs another tensor as large as the probabilities.
+        self._log_p = centred.sub_(log_total[:, None]) if owner.entropy_gradient else None
+        self.logprobs = logprobs.requires_grad_()
+        """[c] nats, a leaf of autograd: `backward` reads the slope of the loss here."""
+        self.entropy = entropy.requires_grad_(owner.entropy_gradient)
+        """[c] nats, a leaf too where the loss differentiates it."""
+
+    def backward(self, loss: Tensor) -> None:
+        """Adds the gradient of `loss`, a sum over the chunk's tokens, to that of hidden states and head.
+
+        Once only: the probabilities are overwritten and freed before the next chunk needs as much memory.
+        """
+        owner, temperature = self._owner, self._owner.form.temperature
+        leaves = [self.logprobs] if self._log_p is None else [self.logprobs, self.entropy]
+        slopes = torch.autograd.grad(loss, leaves)  # autograd for the loss formula only, on [c] numbers
+        of_entropy = None
+        if self._log_p is not None:
+            of_entropy = back_through_entropy(self._p, self._log_p, self.entropy.detach(), slopes[1], temperature)
+        d_logits = back_through_softmax(self._p, owner.targets[self.tokens], slopes[0], temperature)
+        if of_entropy is not None:
+            d_logits.add_(of_entropy)
+        owner.sums.add(owner.hidden, owner.weight, self.tokens, d_logits, self._of_cap)
+        del self._p, self._log_p, self._of_cap
 
 
-def token_loss(
-    hidden: Tensor,
-    head: Head,
-    targets: Tensor,
-    loss_of_tokens: LossOfTokens,
-    *,
-    temperature: float,
-    fp32: bool = False,
-) -> tuple[Tensor, Tensor, Tensor, Statistics]:
-    """The sum of a loss over tokens, with its gradient computed in the forward pass.
+class HeadPass:
+    """The way of n tokens through the head: `for chunk in head.chunks(): chunk.backward(loss of the chunk)`.
 
-    `loss_of_tokens` is called once a chunk; it must depend on the chunk's tokens only, and on no gradient of the
-    entropy. Returns the loss, differentiable in `hidden` [n, hidden size] and the head; log-probs [n] and entropies
-    [n], detached; what the loss measures.
+    hidden: [n, hidden size], the states that predict the tokens. head: of the model; a sharded one must be gathered.
+    targets: [n] token ids. temperature: of sampling. entropy_gradient: the loss differentiates the entropies.
+    fp32: the head is computed in float32 even if the weights are narrower.
     """
-    if fp32:
-        hidden, head = _widened(hidden), head.widened()
-    return _Loss.apply(hidden, head.weight, head.bias, targets, loss_of_tokens, _form(head, temperature))
+
+    def __init__(
+        self,
+        hidden: Tensor,
+        head: Head,
+        targets: Tensor,
+        *,
+        temperature: float,
+        entropy_gradient: bool = False,
+        fp32: bool = False,
+    ) -> None:
+        if fp32:
+            hidden, head = _widened(hidden), head.widened()
+        self._inputs = (hidden, head.weight, head.bias)
+        self.hidden, self.weight, self.bias = hidden.detach(), head.weight.detach(), head.bias
+        if self.bias is not None:
+            self.bias = self.bias.detach()
+        self.targets, self.entropy_gradient = targets, entropy_gradient
+        self.form = _form(head, temperature)
+        needed = tuple(x is not None and x.requires_grad for x in self._inputs)
+        self.sums = _Sums(self.hidden, self.weight, self.bias, needed)
+
+    def chunks(self) -> Iterator[Chunk]:
+        """The tokens in order, at most `chunk_rows` at once."""
+        for tokens in self.form.chunks(len(self.targets)):
+            yield Chunk(self, tokens)
+
+    def with_gradient(self, loss: Tensor) -> Tensor:
+        """`loss`, the sum over all chunks, differentiable in hidden states and head: backward only scales what the
+        chunks gave."""
+        wide = torch.promote_types(self.hidden.dtype, torch.float32)
+        return _KnownGradient.apply(loss.to(wide), self.sums.gradients(), *self._inputs)
 
 
 def has_wide_products(tensor: Tensor) -> bool:
@@ -216,7 +250,8 @@ class _Sums:
         if self.weight.dtype == weight.dtype:
             self.weight.addmm_(d_logits.t(), hidden[chunk])
         elif has_wide_products(weight):
-            self.weight = torch.addmm(self.weight, d_logits.t(), hidden[chunk], out_dtype=torch.float32)
+            # In place: as a new tensor each chunk would write the whole gradient of the head again.
+            torch.addmm(self.weight, d_logits.t(), hidden[chunk], out_dtype=torch.float32, out=self.weight)
         else:
             self.weight += d_logits.t() @ hidden[chunk]
 
@@ -238,62 +273,29 @@ class _Scores(torch.autograd.Function):
             logprobs[chunk], entropy[chunk], _, _ = form.measured(logits, bias, targets[chunk])
         ctx.save_for_backward(hidden, weight, bias, targets)
         ctx.form = form
-        ctx.set_materialize_grads(False)  # None, not zeros, where a loss does not use the entropies
+        ctx.mark_non_differentiable(entropy)
         return logprobs, entropy
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor | None) -> tuple[Tensor | None, ...]:
-        of_logprobs, of_entropy = slopes
+    def backward(ctx: Any, of_logprobs: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets = ctx.saved_tensors
         form: _Form = ctx.form
         sums = _Sums(hidden, weight, bias, ctx.needs_input_grad)
         for chunk in form.chunks(len(targets)):
-            centred, of_cap = centre(_product(hidden[chunk], weight), bias, form.cap, form.temperature)
-            _, entropy, p, log_total = measure(centred, targets[chunk])
-            extra = None
-            if of_entropy is not None:  # dH / dlogits = -p (log p + H)
-                log_p = centred - log_total[:, None]
-                extra = p * (log_p + entropy[:, None]) * (-of_entropy[chunk, None] / form.temperature)
-            if of_logprobs is None:
-                d_logits = p.zero_()
-            else:
-                d_logits = back_through_softmax(p, targets[chunk], of_logprobs[chunk], form.temperature)
-            sums.add(hidden, weight, chunk, d_logits if extra is None else d_logits + extra, of_cap)
+            _, _, p, of_cap = form.measured(_product(hidden[chunk], weight), bias, targets[chunk])
+            d_logits = back_through_softmax(p, targets[chunk], of_logprobs[chunk], form.temperature)
+            sums.add(hidden, weight, chunk, d_logits, of_cap)
         return *sums.gradients(), None, None
 
 
-class _Loss(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        targets: Tensor,
-        loss_of_tokens: LossOfTokens,
-        form: _Form,
-    ) -> tuple[Tensor, Tensor, Tensor, Statistics]:
-        wide = torch.promote_types(hidden.dtype, torch.float32)
-        logprobs, entropy = (hidden.new_empty(len(targets), dtype=wide) for _ in range(2))
-        loss, statistics = hidden.new_zeros((), dtype=torch.float64), NOTHING
-        sums = _Sums(hidden, weight, bias, ctx.needs_input_grad)
-        for chunk in form.chunks(len(targets)):
-            logits = _product(hidden[chunk], weight)
-            logprobs[chunk], entropy[chunk], p, of_cap = form.measured(logits, bias, targets[chunk])
-            del logits  # frees a tensor as large as p
-            with torch.enable_grad():  # autograd for the loss formula only, on [c] numbers
-                leaf = logprobs[chunk].detach().requires_grad_()
-                losses, of_chunk = loss_of_tokens(leaf, entropy[chunk], chunk)
-                part = losses.sum()
-                (slopes,) = torch.autograd.grad(part, leaf)
-            loss += part.detach()
-            statistics = merge(statistics, of_chunk)
-            sums.add(hidden, weight, chunk, back_through_softmax(p, targets[chunk], slopes, form.temperature), of_cap)
-        ctx.save_for_backward(*sums.gradients())  # instead of logits: backward only scales them
-        ctx.mark_non_differentiable(logprobs, entropy)
-        return loss.to(wide), logprobs, entropy, statistics
+class _KnownGradient(torch.autograd.Function):
+    """A value whose gradient by each input is there already."""
 
     @staticmethod
-    def backward(ctx: Any, of_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        gradients = (None if g is None else g * of_loss.to(g.dtype) for g in ctx.saved_tensors)
-        return *gradients, None, None, None
+    def forward(ctx: Any, value: Tensor, gradients: tuple[Tensor | None, ...], *inputs: Tensor | None) -> Tensor:
+        ctx.save_for_backward(*gradients)
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, of_value: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, *(None if g is None else g * of_value.to(g.dtype) for g in ctx.saved_tensors)

@@ -48,3 +48,8 @@ def measure(centred: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, T
 def back_through_softmax(p: Tensor, targets: Tensor, slopes: Tensor, temperature: float) -> Tensor:
     """dloss / dlogits [c, V] from dloss / dlogprobs [c]; overwrites the probabilities."""
     return p.mul_(-slopes[:, None]).scatter_add_(1, targets[:, None], slopes[:, None]).div_(temperature)
+
+
+def back_through_entropy(p: Tensor, log_p: Tensor, entropy: Tensor, slopes: Tensor, temperature: float) -> Tensor:
+    """dloss / dlogits [c, V] from dloss / dentropy [c]; overwrites log p. dH / dlogits = -p (log p + H)."""
+    return log_p.add_(entropy[:, None]).mul_(p).mul_(-slopes[:, None] / temperature)

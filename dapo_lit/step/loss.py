@@ -1,8 +1,11 @@
-"""The loss of a mini-batch, DAPO Eq. 8 read downwards: `weighted_loss` is each token's part of it.
+"""The loss of a mini-batch, DAPO Eq. 8 to 12, read downwards from a micro-batch to its gradient.
 
     sum over tokens of  weight * (policy loss * correction + beta * KL - bonus * entropy)
 
-The policy loss is one function of objective/, and the weights hold the whole denominator.
+- `loss_with_gradient`: hidden states -> log-probs, chunk by chunk -> loss and statistics -> gradient.
+- `weighted_loss`: each token's part of the sum. The policy loss (Eq. 10) is one function of objective/losses.py.
+- The weights (Eq. 12) hold the whole denominator: they come from objective/losses.py:completion_weights, and nothing
+  is divided here. Advantages (Eq. 9) and rewards (Eq. 7, 13) are in the tokens already: switches/algorithm.py.
 """
 
 from collections.abc import Callable
@@ -10,15 +13,18 @@ from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from dapo_lit.objective.diagnostics import reference_statistics
 from dapo_lit.objective.losses import KLEstimator, kl_penalty
-from dapo_lit.objective.tokens import Bounds, PolicyLoss, Statistics, Tokens, merge, token_statistics
-from dapo_lit.step.batch import TokenBatch
+from dapo_lit.objective.tokens import NOTHING, Bounds, PolicyLoss, Statistics, Tokens, merge, token_statistics
+from dapo_lit.policy.attention import packed_hidden
+from dapo_lit.policy.head import Head, HeadPass
+from dapo_lit.step.batch import MicroBatch, TokenBatch
 
 
 @dataclass(frozen=True)
-class TokenAxis:
+class TokenData:
     """The response tokens of a batch, or some of them: every field is [n]; None means that no loss needs the field.
 
     Everything is detached. Scoring and the objective's `credit` fill it on the CPU, the same on every rank. The updates
@@ -36,8 +42,8 @@ class TokenAxis:
     fresh: Tensor
     """bool; False: the token was sampled by older weights (carried over)."""
     old_logprobs: Tensor
-    """float32, nats; under the policy before the updates, or under the engine. NaN where `unscored`, until the first
-    update's forward pass fills it in."""
+    """float32, nats; under the policy before the updates. Under the engine where pi_old is the engine's
+    (old_logprobs=rollout, carried-over tokens), and where `unscored`, until the first update."""
     unscored: Tensor | None = None
     """bool; True: the first update's forward pass gives the old log-prob. None: all are known."""
     ref_logprobs: Tensor | None = None
@@ -57,17 +63,24 @@ class TokenAxis:
     slopes: Tensor | None = None
     """float32; derivative of the weighted sum of those losses by the token's log-prob."""
 
-    def __getitem__(self, chosen: Tensor | slice) -> "TokenAxis":
+    def __getitem__(self, chosen: Tensor | slice) -> "TokenData":
         return self._each(lambda values: values[chosen])
 
-    def weighted(self, of_completion: Tensor) -> "TokenAxis":
+    def weighted(self, of_completion: Tensor) -> "TokenData":
         """With the weight that each token of a completion has, [B]; 0 where masked."""
         return replace(self, weights=of_completion[self.completions] * self.loss_mask)
 
-    def to(self, device: torch.device) -> "TokenAxis":
+    def scored_by(self, logprobs: Tensor) -> "TokenData":
+        """With the log-probs [n] of the policy before its first update as the old ones.
+
+        Older weights sampled a carried-over token: its old log-prob stays the engine's.
+        """
+        return replace(self, old_logprobs=torch.where(self.fresh, logprobs.detach(), self.old_logprobs))
+
+    def to(self, device: torch.device) -> "TokenData":
         return self._each(lambda values: values.to(device))
 
-    def _each(self, function: Callable[[Tensor], Tensor]) -> "TokenAxis":
+    def _each(self, function: Callable[[Tensor], Tensor]) -> "TokenData":
         known = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
         return replace(self, **{name: function(values) for name, values in known.items()})
 
@@ -91,7 +104,7 @@ class Objective:
     kl_estimator: KLEstimator
     recomputes_old_logprobs: bool
     """pi_old comes from a forward pass of the trainer; False: from the engine that sampled."""
-    credit: Callable[[TokenBatch, TokenAxis], TokenAxis]
+    credit: Callable[[TokenBatch, TokenData], TokenData]
     """The tokens with their advantages and, for a critic, returns."""
     weights: Callable[..., Tensor]
     """(loss_tokens, group_index, micro_batch), each [B] of a whole mini-batch -> [B] weight of a token with loss."""
@@ -99,40 +112,80 @@ class Objective:
     """(old_logprobs, rollout_logprobs, completions), each [N] -> [N] weights of the policy loss; None: all 1."""
 
 
+def loss_with_gradient(
+    model: PreTrainedModel,
+    micro: MicroBatch,
+    objective: Objective,
+    tokens: TokenData,
+    *,
+    first_update: bool,
+    temperature: float,
+    fp32: bool,
+) -> tuple[Tensor, Tensor, Statistics]:
+    """The loss of a micro-batch; its log-probs [n] (nats, detached); what is measured of its tokens.
+
+    The gradient is computed on the way, while a chunk's logits are there: autograd takes over at the hidden states
+    when the caller calls `backward` on the loss. A sharded model must be gathered.
+
+    tokens: of the micro-batch, n of them, with weights.
+    first_update: the policy is still the one before the updates, so this pass gives the old log-probs.
+    temperature: of sampling; log-probs and entropies are those of the sampling distribution.
+    """
+    hidden = packed_hidden(model, micro.input_ids, micro.packed)[micro.rows]
+    head = HeadPass(
+        hidden,
+        Head.of(model),
+        micro.targets,
+        temperature=temperature,
+        entropy_gradient=objective.entropy_bonus > 0,
+        fp32=fp32,
+    )
+    loss, logprobs, statistics = hidden.new_zeros((), dtype=torch.float64), list[Tensor](), NOTHING
+    for chunk in head.chunks():
+        own = tokens[chunk.tokens]
+        if first_update:
+            own = own.scored_by(chunk.logprobs)  # ratio 1 by construction
+        losses, measured = weighted_loss(objective, own, chunk.logprobs, chunk.entropy)
+        part = losses.sum()
+        chunk.backward(part)
+        loss += part.detach()
+        logprobs.append(chunk.logprobs.detach())
+        statistics = merge(statistics, measured)
+    return head.with_gradient(loss), torch.cat(logprobs), statistics
+
+
 def weighted_loss(
-    objective: Objective, known: TokenAxis, logprobs: Tensor, entropy: Tensor
+    objective: Objective, tokens: TokenData, logprobs: Tensor, entropy: Tensor
 ) -> tuple[Tensor, Statistics]:
     """[n] each token's part of the loss of its mini-batch, and what is measured of these tokens.
 
-    known: of these tokens, with weights.
+    tokens: these n, with advantages and weights.
     logprobs: [n] nats under the policy, with gradient.
     entropy: [n] nats, with gradient if there is a bonus.
     """
-    assert known.advantages is not None
-    assert known.weights is not None
-    # Not scored before the updates: this is the forward pass before the first one, so its ratio is 1.
-    old = torch.where(known.old_logprobs.isnan(), logprobs.detach(), known.old_logprobs)
-    tokens = Tokens(logprobs, old, known.advantages, entropy.detach(), known.completion_tokens)
-    if known.slopes is None:
-        losses, statistics = objective.policy_loss(tokens, objective.bounds)
-        if known.corrections is not None:
-            losses = losses * known.corrections
-    else:
-        assert known.losses is not None
-        losses, statistics = known.losses, token_statistics(tokens, objective.bounds)
-    if known.ref_logprobs is not None:
-        statistics = merge(statistics, reference_statistics(logprobs.detach(), known.ref_logprobs))
-    weighted = (losses + _regularisation(objective, known, logprobs, entropy)) * known.weights
-    if known.slopes is not None:  # adds 0 to the value, and to the gradient what `linearised` found
-        weighted = weighted + known.slopes * (logprobs - logprobs.detach())
+    assert tokens.advantages is not None
+    assert tokens.weights is not None
+    seen = Tokens(logprobs, tokens.old_logprobs, tokens.advantages, entropy.detach(), tokens.completion_tokens)
+    if tokens.slopes is None:
+        losses, statistics = objective.policy_loss(seen, objective.bounds)  # Eq. 10 and its relatives
+        if tokens.corrections is not None:
+            losses = losses * tokens.corrections
+    else:  # the loss looks at the whole mini-batch: its values and slopes are known from a pass before this one
+        assert tokens.losses is not None
+        losses, statistics = tokens.losses, token_statistics(seen, objective.bounds)
+    if tokens.ref_logprobs is not None:
+        statistics = merge(statistics, reference_statistics(logprobs.detach(), tokens.ref_logprobs))
+    weighted = (losses + _regularisation(objective, tokens, logprobs, entropy)) * tokens.weights  # Eq. 12
+    if tokens.slopes is not None:  # adds 0 to the value, and to the gradient what `linearised` found
+        weighted = weighted + tokens.slopes * (logprobs - logprobs.detach())
     return weighted, statistics
 
 
-def _regularisation(objective: Objective, known: TokenAxis, logprobs: Tensor, entropy: Tensor) -> Tensor:
+def _regularisation(objective: Objective, tokens: TokenData, logprobs: Tensor, entropy: Tensor) -> Tensor:
     """[n] the divergence from the reference and the entropy bonus."""
     terms = torch.zeros_like(logprobs)
-    if objective.kl_beta and known.ref_logprobs is not None:
-        terms = terms + objective.kl_beta * kl_penalty(logprobs, known.ref_logprobs, objective.kl_estimator)
+    if objective.kl_beta and tokens.ref_logprobs is not None:
+        terms = terms + objective.kl_beta * kl_penalty(logprobs, tokens.ref_logprobs, objective.kl_estimator)
     if objective.entropy_bonus:
         terms = terms - objective.entropy_bonus * entropy
     return terms

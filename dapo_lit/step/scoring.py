@@ -13,13 +13,13 @@ from dapo_lit.config import Config
 from dapo_lit.objective.diagnostics import correction_statistics, mismatch_statistics
 from dapo_lit.objective.tokens import NOTHING, Statistics, merge
 from dapo_lit.policy.attention import packed_hidden
-from dapo_lit.policy.head import LossOfTokens, fused_loss, token_logprobs
+from dapo_lit.policy.head import token_logprobs
 from dapo_lit.policy.reference import Critic, Reference
 from dapo_lit.policy.wrap import run
 from dapo_lit.ranks import Ranks
 from dapo_lit.step.balance import balance, balance_frac, cost_of
 from dapo_lit.step.batch import MicroBatch, TokenBatch, counter_seed
-from dapo_lit.step.loss import Objective, TokenAxis
+from dapo_lit.step.loss import Objective, TokenData, loss_with_gradient
 
 SHARED_PROMPT_BELOW = 0.85
 """shared_prompt=auto: prompts are shared where that leaves less than this share of the tokens."""
@@ -38,8 +38,6 @@ class PolicyForward:
     device: torch.device
     temperature: float
     """Log-probs and entropies are those of the sampling distribution."""
-    entropy_gradient: bool
-    """A loss differentiates the entropy."""
     fp32_head: bool
     micro_batch_tokens: int
     """Most tokens in a micro-batch."""
@@ -75,7 +73,10 @@ class PolicyForward:
         return [cost(len(batch.sequences[b])) for b in completions]
 
     def logprobs(self, micro: MicroBatch, model: PreTrainedModel | None = None) -> tuple[Tensor, Tensor]:
-        """Log-probs (with gradient) and entropies of the response tokens, under the policy unless `model` is given."""
+        """Log-probs (with gradient) and entropies of the response tokens, under the policy unless `model` is given.
+
+        The gradient is there for tests only: a run calls this where it needs none.
+        """
         return run(
             self.policy if model is None else model,
             token_logprobs,
@@ -84,34 +85,23 @@ class PolicyForward:
             micro.rows,
             micro.targets,
             temperature=self.temperature,
-            entropy_gradient=self.entropy_gradient,
             fp32=self.fp32_head,
         )
 
     def loss(
-        self, micro: MicroBatch, loss_of_tokens: LossOfTokens, *, by_logprobs_only: bool
+        self, micro: MicroBatch, objective: Objective, tokens: TokenData, *, first_update: bool
     ) -> tuple[Tensor, Tensor, Statistics]:
-        """The sum of a loss over the response tokens, with gradient; their log-probs without; what the loss measures.
-
-        by_logprobs_only: of all that depends on the policy, a token's loss depends only on its own log-prob. Then the
-        head is fused: three matrix products instead of four (policy/head.py).
-        """
-        if by_logprobs_only:
-            loss, logprobs, _, statistics = run(
-                self.policy,
-                fused_loss,
-                micro.input_ids,
-                micro.packed,
-                micro.rows,
-                micro.targets,
-                loss_of_tokens,
-                temperature=self.temperature,
-                fp32=self.fp32_head,
-            )
-            return loss, logprobs, statistics
-        logprobs, entropy = self.logprobs(micro)
-        losses, statistics = loss_of_tokens(logprobs, entropy, slice(None))
-        return losses.sum(), logprobs.detach(), statistics
+        """`loss_with_gradient` of a micro-batch: its loss, with gradient; log-probs, without; what is measured."""
+        return run(
+            self.policy,
+            loss_with_gradient,
+            micro,
+            objective,
+            tokens,
+            first_update=first_update,
+            temperature=self.temperature,
+            fp32=self.fp32_head,
+        )
 
     def values(self, micro: MicroBatch) -> Tensor:
         """The critic's values of the states before the response tokens, with gradient."""
@@ -142,7 +132,7 @@ def scored_by_first_update(
 @torch.no_grad()
 def score(
     forward: PolicyForward, objective: Objective, batch: TokenBatch, later: Sequence[int] = ()
-) -> tuple[TokenAxis, Statistics]:
+) -> tuple[TokenData, Statistics]:
     """The batch's tokens before the updates, and the statistics of the trainer-engine mismatch.
 
     later: completions whose old log-probs, and mismatch, come from the first update.
@@ -159,13 +149,13 @@ def score(
         statistics = mismatch_statistics(policy, batch.rollout_logprobs, measured)
         if objective.correction is None:
             # Older weights sampled a carried-over token: the engine's log-prob is that of its behaviour policy.
-            old = torch.where(batch.fresh, policy.masked_fill(unscored, torch.nan), batch.rollout_logprobs)
+            old = torch.where(batch.fresh & ~unscored, policy, batch.rollout_logprobs)
         else:
             # pi_old is the trainer's for all tokens, and the weight reaches back to whatever sampled them.
             old = policy
             corrections = objective.correction(old, batch.rollout_logprobs, batch.completion_of_token)
             statistics = merge(statistics, correction_statistics(corrections if is_first else corrections[:0]))
-    tokens = TokenAxis(
+    tokens = TokenData(
         completions=batch.completion_of_token,
         loss_mask=batch.loss_mask,
         completion_tokens=batch.response_lengths[batch.completion_of_token],

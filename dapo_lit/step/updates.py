@@ -20,7 +20,7 @@ from dapo_lit.objective.diagnostics import finish, mismatch_statistics
 from dapo_lit.objective.tokens import NOTHING, Statistics, Tokens, merge
 from dapo_lit.ranks import Ranks
 from dapo_lit.step.batch import MicroBatch, RolloutStep, TokenBatch, counter_seed
-from dapo_lit.step.loss import Objective, TokenAxis, weighted_loss
+from dapo_lit.step.loss import Objective, TokenData
 from dapo_lit.step.optimizer import OptimizerSteps
 from dapo_lit.step.scoring import PolicyForward
 
@@ -37,7 +37,7 @@ class StepUpdates:
     """Of a loss, through whatever wraps the policy."""
     step: int
     batch: TokenBatch
-    tokens: TokenAxis
+    tokens: TokenData
     """With advantages, on the CPU."""
     statistics: Statistics
     """Of scoring; the updates add those of the first epoch."""
@@ -71,26 +71,26 @@ class StepUpdates:
         """The gradient of a mini-batch; returns this rank's share of its loss, float64 on the device."""
         micros = self.forward.micro_batches(self.batch, minibatch)
         weights = self._token_weights(minibatch, [micro for micro, counts in micros if counts])
-        known = self.on_device
+        tokens = self.on_device
         if self.objective.whole_minibatch and not self.steps.critic_only:
             seed = counter_seed(self.config.seed, self.step, epoch, *minibatch)
             losses, slopes = self._linearised(weights, minibatch, micros, seed)
-            known = replace(known, losses=losses, slopes=slopes)
+            tokens = replace(tokens, losses=losses, slopes=slopes)
         weights = weights.to(self.forward.device)
-        fills_old = self._fills_old_logprobs(minibatch, epoch)
+        first_update = self._gives_old_logprobs(minibatch, epoch)
         parts = list[Tensor]()
         # Sharded gradients are reduced after every micro-batch: unreduced ones would be as large as the whole policy.
         for micro, counts in micros:
             micro = micro.to(self.forward.device)
-            own = known[micro.tokens].weighted(weights)
+            own = tokens[micro.tokens].weighted(weights)
             if not counts:
                 # A filler has its place in the collectives of a sharded policy, and adds nothing to loss and gradient.
                 nothing = torch.zeros_like(own.old_logprobs)
                 own = replace(own, weights=nothing, slopes=None if own.slopes is None else nothing)
-            parts.append(self._accumulate(micro, own, epoch, counts, fills_old))
+            parts.append(self._accumulate(micro, own, epoch, counts, first_update))
         return torch.stack(parts).double().sum()
 
-    def _fills_old_logprobs(self, minibatch: Sequence[int], epoch: int) -> bool:
+    def _gives_old_logprobs(self, minibatch: Sequence[int], epoch: int) -> bool:
         """True if the forward passes of this update give the old log-probs of its mini-batch."""
         if epoch or self.tokens.unscored is None:
             return False
@@ -153,52 +153,41 @@ class StepUpdates:
         whole_losses[places], whole_slopes[places] = losses.detach().to(slopes.dtype), slopes
         return whole_losses.to(device), whole_slopes.to(device)
 
-    def _accumulate(self, micro: MicroBatch, known: TokenAxis, epoch: int, counts: bool, fills_old: bool) -> Tensor:
-        """Forward and backward of one micro-batch; returns its share of the policy's loss. `counts`: it is measured.
+    def _accumulate(self, micro: MicroBatch, own: TokenData, epoch: int, counts: bool, first_update: bool) -> Tensor:
+        """Forward and backward of one micro-batch; returns its share of the policy's loss.
 
         Everything is on the device, and nothing here waits for it.
+
+        own: the tokens of the micro-batch, with weights.
+        counts: it is measured.
+        first_update: its forward pass gives the old log-probs.
         """
         if counts:
             self.real_tokens += sum(micro.lengths)
             self.run_tokens += micro.input_ids.numel()
         if self.forward.critic is not None:
-            self._accumulate_critic(micro, known, measured=counts and epoch == 0)
+            self._accumulate_critic(micro, own, measured=counts and epoch == 0)
         if self.steps.critic_only:
-            return known.old_logprobs.new_zeros(())
-        objective = self.objective
-
-        def loss_of_tokens(logprobs: Tensor, entropy: Tensor, part: slice) -> tuple[Tensor, Statistics]:
-            return weighted_loss(objective, known[part], logprobs, entropy)
-
-        by_logprobs_only = not objective.entropy_bonus
-        loss, logprobs, measured = self.forward.loss(micro, loss_of_tokens, by_logprobs_only=by_logprobs_only)
+            return own.old_logprobs.new_zeros(())
+        loss, logprobs, measured = self.forward.loss(micro, self.objective, own, first_update=first_update)
         self.backward(loss)
-        old = self._old_logprobs(micro, known, logprobs, fills_old, counts)
+        if counts and (first_update or self.measures_mismatch):
+            self._measure(mismatch_statistics(logprobs, own.rollout_logprobs, own.fresh))
+        if first_update:  # further epochs compare with these
+            own = own.scored_by(logprobs)
+            self.on_device.old_logprobs[micro.tokens] = own.old_logprobs
         if counts and self.steps.observer:
-            assert known.weights is not None
-            assert known.advantages is not None
-            policy_weight = known.weights if known.corrections is None else known.weights * known.corrections
-            self.steps.observer.micro_batch(epoch, micro, logprobs, old, known.advantages, policy_weight)
+            assert own.weights is not None
+            assert own.advantages is not None
+            policy_weight = own.weights if own.corrections is None else own.weights * own.corrections
+            self.steps.observer.micro_batch(epoch, micro, logprobs, own.old_logprobs, own.advantages, policy_weight)
         if counts and epoch == 0:
             self._measure(measured)
         elif counts and epoch == self.config.algorithm.epochs - 1:
             self.last_epoch = merge(self.last_epoch, measured)
         return loss.detach()
 
-    def _old_logprobs(
-        self, micro: MicroBatch, known: TokenAxis, logprobs: Tensor, fills_old: bool, counts: bool
-    ) -> Tensor:
-        """[n] old log-probs, with `fills_old` this update's own, which are kept; measures the mismatch if it is due."""
-        if counts and (fills_old or self.measures_mismatch):
-            self._measure(mismatch_statistics(logprobs, known.rollout_logprobs, known.fresh))
-        if not fills_old:
-            return known.old_logprobs
-        # Older weights sampled a carried-over token: its old log-prob stays the engine's.
-        old = torch.where(known.fresh, logprobs, known.old_logprobs)
-        self.on_device.old_logprobs[micro.tokens] = old
-        return old
-
-    def _accumulate_critic(self, micro: MicroBatch, known: TokenAxis, *, measured: bool) -> None:
+    def _accumulate_critic(self, micro: MicroBatch, known: TokenData, *, measured: bool) -> None:
         settings = self.config.algorithm.critic
         assert settings is not None
         assert known.weights is not None

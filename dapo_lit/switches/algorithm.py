@@ -38,16 +38,16 @@ from dapo_lit.objective.tokens import Bounds, PolicyLoss, Statistics
 from dapo_lit.rollout.dynamic_sampling import CollectionRules
 from dapo_lit.rollout.records import Completion, Group
 from dapo_lit.step.batch import TokenBatch
-from dapo_lit.step.loss import Objective, TokenAxis
+from dapo_lit.step.loss import Objective, TokenData
 from dapo_lit.switches.custom_loss import check_loss, custom_loss
 
 
-def credit(algorithm: Algorithm) -> Callable[[TokenBatch, TokenAxis], TokenAxis]:
+def credit(algorithm: Algorithm) -> Callable[[TokenBatch, TokenData], TokenData]:
     """(batch, tokens) -> the tokens with advantages and, for a critic, returns. Rewards are shaped already."""
     settings, kl = algorithm.advantage, algorithm.kl
     beta = kl.beta if kl.where == "reward" else 0.0
 
-    def assign(batch: TokenBatch, tokens: TokenAxis) -> TokenAxis:
+    def assign(batch: TokenBatch, tokens: TokenData) -> TokenData:
         lengths, penalty, returns = batch.response_lengths, None, None
         if beta:
             assert tokens.ref_logprobs is not None

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from test_head import LOSSES, TOKENS, Case, relative
+from test_head import LOSSES, TOKENS, Case, relative, token_loss
 
 from dapo_lit.policy import head
-from dapo_lit.policy.head import scores, token_loss
+from dapo_lit.policy.head import scores
 
 
 @pytest.fixture(scope="module")
@@ -19,13 +19,14 @@ def products():
         assert a.dtype == b.dtype == torch.bfloat16
         return a.to(out_dtype) @ b.to(out_dtype)
 
-    def addmm(total, a, b, out_dtype, *, beta=1, alpha=1):
+    def addmm(total, a, b, out_dtype, *, beta=1, alpha=1, out):
         calls.append("addmm")
         assert total.dtype == out_dtype == torch.float32
-        return beta * total + alpha * (a.to(out_dtype) @ b.to(out_dtype))
+        assert out is total  # in place: no second tensor as large as the head
+        return out.copy_(beta * total + alpha * (a.to(out_dtype) @ b.to(out_dtype)))
 
     library.impl("mm.dtype", mm, "CPU")
-    library.impl("addmm.dtype", addmm, "CPU")
+    library.impl("addmm.dtype_out", addmm, "CPU")
     yield calls
     library._destroy()
 

@@ -20,7 +20,7 @@ from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.runs.run_folder import open_run
 from dapo_lit.step.batch import RolloutStep, TokenBatch
-from dapo_lit.step.loss import TokenAxis
+from dapo_lit.step.loss import TokenData
 from dapo_lit.step.scoring import score
 from dapo_lit.train import arm_of
 
@@ -90,7 +90,7 @@ def stop_in(step: int, patch: pytest.MonkeyPatch, failure: BaseException | None 
     patch.setattr(RolloutDataModule, "setup", stops)
 
 
-def scored(module: DAPOModule, batch: TokenBatch, later: Sequence[int] = ()) -> tuple[TokenAxis, Statistics]:
+def scored(module: DAPOModule, batch: TokenBatch, later: Sequence[int] = ()) -> tuple[TokenData, Statistics]:
     """The tokens of a batch as they are before the updates, with advantages."""
     tokens, statistics = score(module.policy_forward, module.objective, batch, later)
     return module.objective.credit(batch, tokens), statistics

@@ -143,7 +143,11 @@ def test_the_first_update_scores_its_own_mini_batch_and_the_mismatch_is_still_th
     assert 0 < len(later) < len(step.tokens.sequences)
     tokens, statistics = scored(module, step.tokens, later)
     assert tokens.unscored is not None
-    assert torch.equal(tokens.old_logprobs.isnan(), tokens.unscored)
+    assert tokens.unscored.nonzero().flatten().unique_consecutive().numel() == int(
+        step.tokens.response_lengths[later].sum()
+    )
+    assert step.tokens.fresh.all()
+    assert torch.equal(tokens.old_logprobs[tokens.unscored], step.tokens.rollout_logprobs[tokens.unscored])
     monkeypatch.setattr(DAPOModule, "manual_backward", lambda self, loss: loss.backward())
     updates = module.step_updates(step.step, step.tokens, tokens, statistics)
     updates.accumulate_gradient(later, epoch=0)

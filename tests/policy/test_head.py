@@ -1,6 +1,8 @@
 """The head in chunks against plain float64, both ways, every loss that is a sum over tokens, and its memory."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -8,9 +10,8 @@ from plain_losses import losses_of
 from torch import Tensor
 
 from dapo_lit.objective.losses import cispo_loss, clipped_policy_loss, kl_penalty, reinforce_loss
-from dapo_lit.objective.tokens import NOTHING
 from dapo_lit.policy import head
-from dapo_lit.policy.head import Head, LossOfTokens, scores, token_loss
+from dapo_lit.policy.head import Head, HeadPass, scores
 
 TOKENS, SIZE, VOCABULARY = 60, 16, 97
 LOSSES = {
@@ -74,9 +75,28 @@ class Case:
         total = (tokens * self.weights.double()).sum()
         return total.detach(), logprobs.detach(), entropy.detach(), *torch.autograd.grad(total, tensors)
 
-    def weighted(self, loss) -> LossOfTokens:
+    def weighted(self, loss, of_entropy: float = 0.0) -> "LossOfChunk":
         old = self.old.float()
-        return lambda new, _, s: (loss(new, old[s], self.advantages[s]) * self.weights[s], NOTHING)
+        return lambda new, entropy, s: (loss(new, old[s], self.advantages[s]) + of_entropy * entropy) * self.weights[s]
+
+
+LossOfChunk = Callable[[Tensor, Tensor, slice], Tensor]
+"""(log-probs [c], entropies [c], their places) -> the loss of each token [c]."""
+
+
+def token_loss(
+    hidden: Tensor, head: Head, targets: Tensor, loss: LossOfChunk, **options: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The sum of a loss over tokens, with gradient; log-probs and entropies, without."""
+    way = HeadPass(hidden, head, targets, temperature=options.pop("temperature"), **options)
+    total, logprobs, entropies = torch.zeros((), dtype=torch.float64), [], []
+    for chunk in way.chunks():
+        part = loss(chunk.logprobs, chunk.entropy, chunk.tokens).sum()
+        chunk.backward(part)
+        total += part.detach()
+        logprobs.append(chunk.logprobs.detach())
+        entropies.append(chunk.entropy.detach())
+    return way.with_gradient(total), torch.cat(logprobs), torch.cat(entropies)
 
 
 def relative(found: Tensor, expected: Tensor) -> float:
@@ -97,17 +117,26 @@ def test_both_ways_agree_with_float64_for_every_loss_of_tokens_and_every_form_of
     case, loss = Case(torch.float32, form), LOSSES[name]
     total, logprobs, entropy, *gradients = case.reference(loss)
     leaves = case.leaves()
-    in_forward, *found, _ = token_loss(leaves[0], case.head(leaves), case.targets, case.weighted(loss), temperature=0.8)
+    in_forward, *found = token_loss(leaves[0], case.head(leaves), case.targets, case.weighted(loss), temperature=0.8)
     torch.testing.assert_close(in_forward.double(), total, rtol=1e-5, atol=1e-7)
     for ours, theirs in zip(found, (logprobs, entropy), strict=True):
         torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=5e-6)
     for ours, theirs in zip(torch.autograd.grad(in_forward, leaves), gradients, strict=True):
         assert relative(ours, theirs) < 3e-6
 
-    _, _, _, *gradients = case.reference(loss, of_entropy=0.5)
-    scored, entropy = scores(leaves[0], case.head(leaves), case.targets, temperature=0.8)
-    tokens = loss(scored, case.old.float(), case.advantages) + 0.5 * entropy
+    scored, entropies = scores(leaves[0], case.head(leaves), case.targets, temperature=0.8)
+    torch.testing.assert_close(entropies.double(), entropy, rtol=0, atol=5e-6)
+    tokens = loss(scored, case.old.float(), case.advantages)
     for ours, theirs in zip(torch.autograd.grad((tokens * case.weights).sum(), leaves), gradients, strict=True):
+        assert relative(ours, theirs) < 3e-6
+
+    total, _, _, *gradients = case.reference(loss, of_entropy=0.5)
+    weighted = case.weighted(loss, of_entropy=0.5)
+    in_forward, *_ = token_loss(
+        leaves[0], case.head(leaves), case.targets, weighted, temperature=0.8, entropy_gradient=True
+    )
+    torch.testing.assert_close(in_forward.double(), total, rtol=1e-5, atol=1e-7)
+    for ours, theirs in zip(torch.autograd.grad(in_forward, leaves), gradients, strict=True):
         assert relative(ours, theirs) < 3e-6
 
 
@@ -117,9 +146,7 @@ def test_no_tensor_except_weights_and_hidden_states_is_larger_than_a_chunk(monke
     hidden, weight = torch.randn(tokens, size, requires_grad=True), torch.randn(vocabulary, size, requires_grad=True)
     targets = torch.randint(0, vocabulary, (tokens,))
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        loss, *_ = token_loss(
-            hidden, Head(weight), targets, lambda new, _, s: (-new / tokens, NOTHING), temperature=1.0
-        )
+        loss, *_ = token_loss(hidden, Head(weight), targets, lambda new, _, s: -new / tokens, temperature=1.0)
         loss.backward()
     held, peak = 0, 0
     for event in profile.profiler.kineto_results.events():
@@ -150,9 +177,7 @@ def test_with_a_vocabulary_of_49_152_the_log_probs_are_within_5e_6_of_float64():
     generator = torch.Generator().manual_seed(0)
     hidden, weight = 3 * torch.randn(32, 64, generator=generator) / 8, torch.randn(49_152, 64, generator=generator)
     targets = torch.randint(49_152, (32,), generator=generator)
-    _, logprobs, *_ = token_loss(
-        hidden, Head(weight), targets, lambda found, _, part: (-found, NOTHING), temperature=1.0
-    )
+    _, logprobs, *_ = token_loss(hidden, Head(weight), targets, lambda found, _, part: -found, temperature=1.0)
     expected = torch.log_softmax(hidden.double() @ weight.double().t(), -1)[torch.arange(32), targets]
     # log_softmax, which adds one after the other on the CPU, is 8e-6 off.
     assert (logprobs.double() - expected).abs().max() < 5e-6

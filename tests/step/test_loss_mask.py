@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dapo_lit.objective.tokens import NOTHING
 from dapo_lit.step.batch import TokenBatch
-from dapo_lit.step.loss import TokenAxis, weighted_loss
+from dapo_lit.step.loss import TokenData, weighted_loss
 from dapo_lit.step.optimizer import Counters
 from dapo_lit.step.updates import StepUpdates
 from dapo_lit.switches.algorithm import objective
@@ -35,8 +35,8 @@ def batch_with(mask: list[bool]) -> TokenBatch:
     )
 
 
-def tokens_of(batch: TokenBatch) -> TokenAxis:
-    return TokenAxis(
+def tokens_of(batch: TokenBatch) -> TokenData:
+    return TokenData(
         completions=batch.completion_of_token,
         loss_mask=batch.loss_mask,
         completion_tokens=LENGTHS[batch.completion_of_token],

@@ -23,7 +23,7 @@ from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.metrics import batch_metrics
 from dapo_lit.rollout.records import Completion, Group
 from dapo_lit.step.batch import token_batch
-from dapo_lit.step.loss import TokenAxis, weighted_loss
+from dapo_lit.step.loss import TokenData, weighted_loss
 from dapo_lit.switches.algorithm import collection_rules, loss_mask, objective, reward_shaping
 
 LIMIT = 20
@@ -73,7 +73,7 @@ def consequences(config: Config) -> dict[str, object]:
     old, entropy = -old.abs() - 0.1, entropy.abs()
     logprobs, ref = (old + 0.5 * changes).requires_grad_(), old + 0.3 * distances
     completions = batch.completion_of_token
-    tokens = TokenAxis(
+    tokens = TokenData(
         completions=completions, loss_mask=batch.loss_mask, completion_tokens=batch.response_lengths[completions],
         fresh=batch.fresh, rollout_logprobs=batch.rollout_logprobs, old_logprobs=old, ref_logprobs=ref, values=values,
     )  # fmt: skip
@@ -175,7 +175,7 @@ def test_groups_that_lost_a_completion_are_compared_among_those_that_are_left(co
     groups = [rewarded(config, i, [(right, 1) for right in rights]) for i, rights in enumerate(([1, 0, 0], [1, 0]))]
     batch = token_batch(groups, loss_mask(config.algorithm)(groups), policy_version=0)
     nothing = torch.zeros(len(batch.loss_mask))
-    tokens = TokenAxis(
+    tokens = TokenData(
         loss_mask=batch.loss_mask, completion_tokens=batch.response_lengths[batch.completion_of_token],
         fresh=batch.fresh, rollout_logprobs=nothing, old_logprobs=nothing, completions=batch.completion_of_token,
     )  # fmt: skip
