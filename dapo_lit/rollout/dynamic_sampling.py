@@ -93,6 +93,22 @@ class CollectionRules:
         return min(allowance, self.max_groups or allowance)
 
 
+def keeps(rules: CollectionRules, num_correct: int, num_completions: int, *, equal_rewards: bool) -> bool:
+    """True if dynamic sampling trains on a group of G completions with a verdict: DAPO Eq. 11, 0 < number correct < G.
+
+    equal_rewards: all shaped rewards of the group are equal. A filter on these, instead of the verdicts, lets a group
+        pass whose answers are all wrong and differ in length.
+
+    >>> rules = CollectionRules(num_prompts=1, max_rounds=1)
+    >>> [keeps(rules, correct, 4, equal_rewards=False) for correct in range(5)]
+    [False, True, True, True, False]
+    """
+    if rules.filter_on == "shaped_reward":
+        return not equal_rewards
+    margin = rules.pass_rate_margin * num_completions  # 0 in Eq. 11
+    return margin < num_correct < num_completions - margin  # DAPO 3.2 dynamic sampling
+
+
 class Admission:
     """The groups of one step by place, 0, 1, 2, ... in order of submission: which are in, and how many to ask for.
 

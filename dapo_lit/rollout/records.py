@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import NO_TOKENS, ArrayRecord, PartialSample, Sample, SampleKey, SampleRequest, TokenIds
 from dapo_lit.rewards.score import Score
-from dapo_lit.rollout.dynamic_sampling import CollectionRules
+from dapo_lit.rollout.dynamic_sampling import CollectionRules, keeps
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,12 +93,8 @@ class Group(ArrayRecord):
         return not rewards or math.isclose(min(rewards), max(rewards))
 
     def passes(self, rules: CollectionRules) -> bool:
-        """True if dynamic sampling keeps the group. DAPO Eq. 11 goes by correctness; a filter on the shaped reward lets
-        a group pass whose answers are all wrong and differ in length."""
-        if rules.filter_on == "shaped_reward":
-            return not self.equal_rewards
-        count, margin = len(self.completions), rules.pass_rate_margin * len(self.completions)
-        return self.mixed and margin < self.num_correct < count - margin
+        """True if dynamic sampling keeps the group."""
+        return keeps(rules, self.num_correct, len(self.completions), equal_rewards=self.equal_rewards)
 
 
 @dataclass
