@@ -72,7 +72,7 @@ class Study(Section):
     effects, interactions, ladder, left out of DAPO, ...), or `outcomes of the regime`. null: the first that the arms
     allow."""
     pairs: dict[str, tuple[str, ...]] | None
-    """Comparisons of any two arms, by the family that decides them, such as {against DAPO: [dapo@clip.high=0.5 - dapo]}."""
+    """Comparisons of any two arms, by the family that decides them: {against DAPO: [dapo@clip.high=0.5 - dapo]}."""
     margin: Annotated[float, Field(gt=0)] | None
     """A difference of the metric that is too small to matter; null: none is named, so no arms are called equivalent."""
     until: Literal["decided"] | None
