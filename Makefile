@@ -13,7 +13,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-fast test-mutations sweeps parity lint lock check-lock format model bench bench-speed bench-algorithms docs check-site clean test-vllm test-gpu-contracts test-gpu-faults test-oldest gpu gpu-wheels
+.PHONY: help install train test test-fast test-mutations sweeps parity lint lock check-lock format model bench bench-speed bench-algorithms docs check-site tables clean test-vllm test-gpu-contracts test-gpu-faults test-oldest gpu gpu-wheels
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -183,6 +183,9 @@ $(DOCS)/.ready: docs/site/requirements.lock
 	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
 	$(DOCS)/bin/pip install -q --disable-pip-version-check --no-deps -r docs/site/requirements.lock
 	@touch $@
+
+tables: $(READY)  ## write the parts of pages that are made of packed cells and of the YAML files of docs/
+	$(BIN)/python docs/site/made.py
 
 docs: $(DOCS)/.ready  ## build the site into build/site, with links and anchors checked; opens from the file system
 	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict $(ARGS)

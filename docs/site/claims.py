@@ -1,34 +1,34 @@
-"""The table of docs/claims.md: every effect of a committed study that tests a statement of docs/claims.yaml.
+"""The table of docs/claims.md: every effect of a committed study that tests a statement of docs/claims.yaml; and the
+file of what was found where that `dapo_lit.advise` compares runs with. `python docs/site/made.py` writes both.
 
-`python docs/site/claims.py` rewrites it, and the file of what was found where that `dapo_lit.advise` compares runs
-with. The p-values are adjusted over all tests of the page.
+A statement is one question, and its tests are one family: p is adjusted over the tests of the same statement, so that a
+study of another question unsettles nothing. `Test.decided` is the one place that says whether a test is decided; the
+page, README (effects.py) and `advise` take it from there.
 """
 
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
+from cells import EXPERIMENTS, load_once
 
 from dapo_lit.study.compare.contrasts import Effect, compare_on, contrasts
 from dapo_lit.study.compare.effects import families_of, registered_effects
-from dapo_lit.study.compare.statistics import holm, smallest_effect
+from dapo_lit.study.compare.statistics import holm_attainable, smallest_effect
 from dapo_lit.study.read.outcomes import amount, primary_metric, unit
 from dapo_lit.study.read.registration import read_plan
 from dapo_lit.study.read.run import Run
-from dapo_lit.study.read.runs import load
 from dapo_lit.techniques import REGISTER, step_mean
 
 DOCS = Path(__file__).parents[1]
-PAGE = DOCS / "claims.md"
 FINDINGS = DOCS.parent / "dapo_lit" / "study" / "compare" / "findings.json"
-START, END = "<!-- claims: made by docs/site/claims.py -->", "<!-- end of claims -->"
 ALPHA = 0.05
-load_once = cache(load)
+"""Error of a statement over all its tests."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,17 @@ class Test:
     comparison: Effect
     registered: Effect | None
     margin: float | None
+    adjusted: float = 1.0
+    """p over the tests of the same statement."""
+
+    @property
+    def decided(self) -> bool:
+        """True if its p holds over all tests of the statement and, where it was registered, in its own family too."""
+        return self.adjusted <= ALPHA and (self.registered is None or self.registered.decided)
+
+    @property
+    def up(self) -> bool:
+        return self.comparison.estimate.mean > 0
 
 
 def tests(tree: Mapping[str, Any]) -> list[Test]:
@@ -50,8 +61,8 @@ def tests(tree: Mapping[str, Any]) -> list[Test]:
 
 
 def _of_study(study: Mapping[str, Any], claims: Sequence[Mapping[str, Any]]) -> list[Test]:
-    folder = DOCS.parent / "experiments" / study["folder"] / "runs"
-    runs, (plan, _) = load_once(folder).usable, read_plan(folder)
+    folder = EXPERIMENTS / study["folder"] / "runs"
+    runs, (plan, _) = load_once(folder), read_plan(folder)
     metric, reference = primary_metric(runs, plan.metric if plan else None), plan.reference if plan else None
     registered = registered_effects(runs, plan, reference, metric)
     margins = {family.name: family.margin for family in families_of(runs, plan, reference, metric)}
@@ -69,50 +80,60 @@ def _of_study(study: Mapping[str, Any], claims: Sequence[Mapping[str, Any]]) -> 
     return found
 
 
-def verdict(of_claim: Sequence[Test], adjusted: Sequence[float]) -> str:
-    """One verdict of all tests of a statement: by those that are decided after Holm over the page."""
+def adjusted(of_claim: Sequence[Test]) -> list[Test]:
+    """The tests of one statement with their p adjusted over each other."""
+    p = [1.0 if test.comparison.p is None else test.comparison.p for test in of_claim]
+    values = [max(1, test.comparison.estimate.n) for test in of_claim]
+    return [replace(test, adjusted=own) for test, own in zip(of_claim, holm_attainable(p, values), strict=True)]
+
+
+def verdict(of_claim: Sequence[Test]) -> str:
+    """One verdict of all tests of a statement: by those that are decided."""
     expect = of_claim[0].claim["expect"]
     within = [test.registered is not None and test.registered.verdict == "within the margin" for test in of_claim]
-    decided = [test for test, p in zip(of_claim, adjusted, strict=True) if p <= ALPHA]
-    signs = {"up" if test.comparison.estimate.mean > 0 else "down" for test in decided}
+    decided = [test for test in of_claim if test.decided]
+    signs = {"up" if test.up else "down" for test in decided}
     if not signs and all(within):
         return "agrees" if expect == "none" else "not reproduced in this setting"
-    if len(signs) != 1:
+    if not signs:
         return "not decided"
     note = "" if any(test.registered for test in decided) else " (exploratory)"
+    if len(signs) == 2:
+        return f"depends on the setting{note}"
     return ("agrees" if signs == {expect} else "contradicts") + note
 
 
-Judged = list[tuple[str, list[tuple[Test, float]]]]
+Judged = list[tuple[str, list[Test]]]
 
 
-def judged(tree: Mapping[str, Any]) -> Judged:
-    """Each statement's verdict with its tests and their adjusted p-values."""
-    found = tests(tree)
-    adjusted = holm([1.0 if test.comparison.p is None else test.comparison.p for test in found])
-    groups = itertools.groupby(zip(found, adjusted, strict=True), key=lambda pair: tree["claims"].index(pair[0].claim))
-    each = [list(group) for _, group in groups]
-    return [(verdict([test for test, _ in group], [p for _, p in group]), group) for group in each]
+@cache
+def judged() -> Judged:
+    """Each statement's verdict with its tests."""
+    tree = yaml.safe_load((DOCS / "claims.yaml").read_text())
+    groups = itertools.groupby(tests(tree), key=lambda test: tree["claims"].index(test.claim))
+    each = [adjusted(list(group)) for _, group in groups]
+    return [(verdict(group), group) for group in each]
 
 
-def table(statements: Judged) -> str:
-    """Markdown: a row a test, with the statement and its verdict in the first."""
+def table() -> str:
+    """Markdown: a row a test, with the statement and its verdict in the first; decided effects in bold."""
     lines = [
         "|statement|verdict|study|effect, with minus without|bases|p|margin|can see|",
         "|---|---|---|---|---:|---|---|---|",
     ]
-    for words, group in statements:
-        for place, (test, p) in enumerate(group):
+    for words, group in judged():
+        for place, test in enumerate(group):
             estimate = test.comparison.estimate
             key, least = test.outcome, smallest_effect(estimate.n)
             interval = "" if estimate.low is None else f" [{amount(key, estimate.low)}, {amount(key, estimate.high)}]"
+            effect = f"{amount(key, estimate.mean, signed=True)}{interval} {unit(key)}"
             first = (f"{test.claim['id']} {test.claim['says']}", f"**{words}**") if place == 0 else ("", "")
             cells = [
                 *first,
                 f"[{test.study['name']}](../experiments/{test.study['folder']})" + ("" if test.registered else " *"),
-                f"{amount(key, estimate.mean, signed=True)}{interval} {unit(key)}",
+                f"**{effect}**" if test.decided else effect,
                 str(estimate.n),
-                f"{p:.2g}",
+                f"{test.adjusted:.2g}",
                 "" if not test.registered else amount(key, test.margin) if test.margin else "none",
                 amount(key, least * estimate.sd) if least and estimate.sd else "–",
             ]
@@ -120,14 +141,14 @@ def table(statements: Judged) -> str:
     return "\n".join(lines) + "\n"
 
 
-def findings(statements: Judged) -> str:
+def findings() -> str:
     """JSON: each technique's effect on held-out accuracy in each study, and what the runs without it measured."""
     rows = []
-    for test, _ in (pair for _, group in statements for pair in group if pair[0].claim["outcome"] == "accuracy"):
+    for test in (test for _, group in judged() for test in group if test.claim["outcome"] == "accuracy"):
         estimate, technique = test.comparison.estimate, REGISTER.get(test.claim["contrast"])
         if technique is None or estimate is None:
             continue
-        runs = load_once(DOCS.parent / "experiments" / test.study["folder"] / "runs").usable
+        runs = load_once(EXPERIMENTS / test.study["folder"] / "runs")
         without = [r for r in runs if not r.techniques[technique.switch] and "@" not in r.arm]
         keys = (technique.condition.metric, *technique.condition.like)
         columns = [part for key in keys for part in key.split(":")]
@@ -138,6 +159,8 @@ def findings(statements: Judged) -> str:
             measured[key] = round(sum(means) / len(means), 4)
         effect = [round(100 * float(value), 1) for value in (estimate.mean, estimate.low, estimate.high, estimate.sd)]
         verdict = test.registered.verdict if test.registered else ""
+        if test.registered and test.registered.decided and not test.decided:
+            verdict = "undecided"
         rows.append(
             {
                 "technique": technique.switch,
@@ -155,15 +178,3 @@ def _rows(run: Run, columns: Sequence[str]) -> list[dict[str, Any]]:
     lists = {key: run.metrics[key].tolist() for key in columns if key in run.metrics}
     lists["step"] = run.metrics.index.tolist()
     return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
-
-
-def page(text: str, made: str) -> str:
-    """The page with the table put between its two markers."""
-    before, _, rest = text.partition(START)
-    return f"{before}{START}\n\n{made}\n{END}{rest.partition(END)[2]}"
-
-
-if __name__ == "__main__":
-    found = judged(yaml.safe_load((DOCS / "claims.yaml").read_text()))
-    PAGE.write_text(page(PAGE.read_text(), table(found)))
-    FINDINGS.write_text(findings(found))

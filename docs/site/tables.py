@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # the site's environment has the package's light dependencies, not the package
 
@@ -80,42 +78,6 @@ def _default(tree: dict[str, Any], key: str) -> str:
     if isinstance(value, dict) and value:
         return "in the file"
     return f"`{value if isinstance(value, str) else json.dumps(value)}`"
-
-
-def evidence() -> str:
-    """Published results of docs/evidence.yaml, a section for each technique and each other heading, with our sign."""
-    entries, claims = (yaml.safe_load((ROOT / "docs" / name).read_text()) for name in ("evidence.yaml", "claims.yaml"))
-    ours = {claim["contrast"]: _sign(claim) for claim in claims["claims"] if claim["outcome"] == "accuracy"}
-    parts = []
-    for about in dict.fromkeys(row["about"] for row in entries):
-        label = REGISTER[about].label.capitalize() if about in REGISTER else about
-        lines = [
-            f"## {label}",
-            "",
-            "| sign | ours | result | model | task | runs | source | read |",
-            "|---|---|---|---|---|---|---|---|",
-        ]
-        for row in (row for row in entries if row["about"] == about):
-            read = f"**{row['read']}**" if row["read"] == "second-hand" else row["read"]
-            cells = (
-                row["sign"] or "",
-                ours.get(about, ""),
-                row["result"],
-                row["model"],
-                row["task"],
-                row["runs"] or "not stated",
-            )
-            lines.append("| " + " | ".join(map(str, cells)) + f" | [{row['source']}]({row['url']}) | {read} |")
-        parts.append("\n".join(lines) + "\n")
-    return "\n".join(parts)
-
-
-def _sign(claim: dict[str, str]) -> str:
-    """The sign of a statement's effect in our studies, from its verdict in docs/claims.yaml."""
-    expected = {"up": "+", "down": "-", "none": "0"}[claim["expect"]]
-    opposite = {"+": "-", "-": "+", "0": "not 0"}[expected]
-    signs = {"agrees": expected, "contradicts": opposite, "not reproduced in this setting": "0"}
-    return signs.get(claim["verdict"].removesuffix(" (exploratory)"), claim["verdict"])
 
 
 def rooms() -> str:
@@ -188,7 +150,7 @@ def written(name: str) -> str:
     return next(place.read_text() for place in places if place.is_file())
 
 
-MADE = {"keys": keys, "evidence": evidence, "rooms": rooms, "calibration": calibration}
+MADE = {"keys": keys, "rooms": rooms, "calibration": calibration}
 
 
 def table(name: str) -> str:

@@ -17,7 +17,7 @@ from dapo_lit.study.read.outcomes import in_words
 from dapo_lit.techniques import REGISTER, step_mean
 
 FILE = Path(__file__).with_name("findings.json")
-"""Made by docs/site/claims.py of the studies in docs/claims.yaml."""
+"""Made by docs/site/made.py of the studies in docs/claims.yaml."""
 FACTOR, FLOOR = 2.0, 0.005
 
 

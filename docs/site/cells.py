@@ -1,0 +1,74 @@
+"""Effects read off packed cells, for the made parts of pages: always over base policies, always from the raw cells."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from dapo_lit.study.compare.contrasts import Contrast, Effect, compare_on, contrasts, difference
+from dapo_lit.study.compare.statistics import Estimate
+from dapo_lit.study.read.outcomes import amount, primary_metric
+from dapo_lit.study.read.run import Run
+from dapo_lit.study.read.runs import Runs, load
+
+ROOT = Path(__file__).parents[2]
+EXPERIMENTS = ROOT / "experiments"
+
+
+@cache
+def load_once(folder: Path) -> Runs:
+    """The finished runs that are packed in a folder."""
+    return load(folder).usable
+
+
+def cells(folder: str) -> Runs:
+    """The finished runs of a study by its folder below experiments/."""
+    place = EXPERIMENTS / folder
+    return load_once(place / "runs" if (place / "runs").is_dir() else place)
+
+
+def on_accuracy(folder: str, contrast: Contrast) -> Effect:
+    """A comparison on the held-out accuracy of a study."""
+    runs = cells(folder)
+    return compare_on(runs, contrast, primary_metric(runs))
+
+
+def between(folder: str, treated: str, control: str) -> Effect:
+    """One arm minus another, on the held-out accuracy of a study."""
+    missing = {treated, control} - set(cells(folder).arms)
+    if missing:
+        raise SystemExit(f"experiments/{folder} has no arm {', '.join(sorted(missing))}")
+    return on_accuracy(folder, difference("", f"{treated} - {control}", None, treated, control))
+
+
+@cache
+def main_effects(folder: str) -> Mapping[str, Contrast]:
+    """By technique: the mean of the combinations with it minus the mean of those without."""
+    found = contrasts(cells(folder).arms)
+    return {str(one.technique): one for one in found if one.family == "main effects"}
+
+
+def ratio(folder: str, contrast: Contrast, key: str = "tokens_generated") -> float:
+    """A budget that the arms of a comparison used, with over without, geometric mean over seeds."""
+    import numpy as np
+
+    runs = {(run.arm, run.seed): run for run in cells(folder)}
+    sides = [[arm for arm, weight in contrast.weights.items() if weight * sign > 0] for sign in (1, -1)]
+    logs = [
+        np.log(_spent(runs, sides[0], seed, key) / _spent(runs, sides[1], seed, key)) for seed in cells(folder).seeds
+    ]
+    return float(np.exp(np.mean(logs)))
+
+
+def _spent(runs: Mapping[tuple[str, int], Run], arms: Sequence[str], seed: int, key: str) -> float:
+    return sum(float(runs[arm, seed].series(key).max()) for arm in arms) / len(arms)
+
+
+def points(estimate: Estimate) -> str:
+    """An effect on a share, in points with its interval.
+
+    >>> points(Estimate(0.0624, 0.0402, 0.0847, 12, 0.03))
+    '+6.2 [4.0, 8.5]'
+    """
+    key = "rollout/accuracy"
+    low, high = (amount(key, end) for end in (estimate.low, estimate.high))
+    return f"{amount(key, estimate.mean, signed=True)} [{low}, {high}]"

@@ -1,0 +1,62 @@
+"""Writes the parts of pages that are made of data, and the files that are: `python docs/site/made.py`.
+
+A made part of a page is between `<!-- made: NAME -->` and `<!-- end of NAME -->`, so that readers of the repository see
+it as well as those of the site. It comes from packed cells, calibrations and the YAML files of docs/, and nobody edits
+it; tests/test_made.py compares every part and file with its data. Tables that only the site shows, because every change
+of the code changes them, are in tables.py.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import claims
+import provenance
+import published
+from cells import ROOT
+from tables import calibration
+
+PARTS: dict[str, Callable[[], str]] = {
+    "claims": claims.table,
+    "calibration": calibration,
+    "evidence": published.evidence,
+    "hit_rate": published.hit_rate,
+    "hits": published.hits,
+}
+"""Name of a part -> what makes it, the same on every page."""
+OF_FOLDER: dict[str, Callable[[Path], str]] = {"cells": provenance.cells}
+"""Name of a part -> what makes it of the folder of its page."""
+FILES: dict[Path, Callable[[], str]] = {claims.FINDINGS: claims.findings}
+PART = re.compile(r"^<!-- made: (\w+) -->\n(.*?)^<!-- end of \1 -->$", re.MULTILINE | re.DOTALL)
+
+
+def pages() -> list[Path]:
+    """The pages that have a made part."""
+    found = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "experiments").rglob("*.md")]
+    return sorted(page for page in found if "<!-- made: " in page.read_text())
+
+
+def made(page: Path) -> str:
+    """A page with its parts as the data are now."""
+
+    def part(found: re.Match[str]) -> str:
+        name = found[1]
+        text = PARTS[name]() if name in PARTS else OF_FOLDER[name](page.parent)
+        return f"<!-- made: {name} -->\n\n{text.strip()}\n\n<!-- end of {name} -->"
+
+    return PART.sub(part, page.read_text())
+
+
+def main() -> None:
+    for page in pages():
+        if (text := made(page)) != page.read_text():
+            page.write_text(text)
+            print(page.relative_to(ROOT))
+    for file, make in FILES.items():
+        if not file.is_file() or make() != file.read_text():
+            file.write_text(make())
+            print(file.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""The made parts of pages and the made files are what the packed cells and the YAML files of docs/ give."""
+
+import re
+from pathlib import Path
+
+import made
+import provenance
+import published
+import pytest
+from cells import ROOT
+
+from dapo_lit.study.compare.statistics import Estimate
+
+WITH_CELLS = sorted(page for page in (ROOT / "experiments").glob("*/README.md") if any(provenance.records(page.parent)))
+
+
+@pytest.mark.parametrize("page", made.pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_made_part_of_a_page_is_what_its_data_give(page: Path):
+    assert made.made(page) == page.read_text(), "python docs/site/made.py rewrites it"
+
+
+@pytest.mark.parametrize("file", made.FILES, ids=lambda file: file.name)
+def test_a_made_file_is_what_its_data_give(file: Path):
+    assert made.FILES[file]() == file.read_text(), "python docs/site/made.py rewrites it"
+
+
+def test_every_beginning_of_a_made_part_has_its_end():
+    for page in made.pages():
+        text = page.read_text()
+        assert len(re.findall(r"<!-- made: ", text)) == len(made.PART.findall(text)), page
+
+
+@pytest.mark.parametrize("page", WITH_CELLS, ids=lambda page: page.parent.name)
+def test_a_page_names_the_commits_of_its_cells_and_no_other(page: Path):
+    commits = {str(record["git_commit"]) for _, record in provenance.records(page.parent)}
+    text = page.read_text()
+    named = re.findall(r"commits? `?([0-9a-f]{7,40})\b", text)
+    assert all(any(commit.startswith(name) for commit in commits) for name in named), named
+    assert "<!-- made: cells -->" in text
+
+
+def test_a_published_sign_is_compared_at_a_place_or_says_why_not():
+    for row in published.rows():
+        assert (row["sign"] is not None) == (("place" in row) + ("no_place" in row) == 1), row["result"]
+
+
+def test_an_interval_that_holds_nought_tells_no_sign_and_shows_none_only_within_the_margin():
+    wide, narrow = Estimate(0.01, -0.02, 0.04, 12, 0.05), Estimate(0.001, -0.01, 0.012, 12, 0.02)
+    loss = Estimate(-0.05, -0.08, -0.03, 12, 0.04)
+    assert [published.answer(sign, wide) for sign in ("+", "-", "0", "mixed")] == ["cannot tell"] * 4
+    assert [published.answer(sign, narrow) for sign in "+-0"] == ["cannot tell", "cannot tell", "agrees"]
+    assert [published.answer(sign, loss) for sign in "+-0"] == ["disagrees", "agrees", "disagrees"]
+    assert published.answer("mixed", loss) == "cannot tell"
