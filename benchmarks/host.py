@@ -99,6 +99,7 @@ def forward(config: Config, device: str, budget: int) -> FreeForward:
         device=torch.device(device),
         temperature=1.0,
         fp32_head=False,
+        compiles=False,
         micro_batch_tokens=budget,
         shared_prompt="auto",
     )

@@ -38,6 +38,9 @@ class Trainer(Section):
     """Rollout steps between checkpoints; two are kept."""
     grace_s: Annotated[PositiveFloat, BOOKKEEPING]
     """Seconds from SIGTERM, SIGUSR1 or SIGUSR2 to the end of the process."""
+    compile: Literal["auto"] | bool
+    """Compile the policy's layers and the head's arithmetic: the same numbers within rounding, a minute at the start;
+    auto: on a GPU, in runs of 100 steps or more."""
     activation_checkpointing: Literal["none", "full"]
     """Recomputed in backward: nothing, or whole layers."""
 

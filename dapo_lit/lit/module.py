@@ -14,7 +14,7 @@ from lightning import LightningModule
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from dapo_lit.build.models import Fill, check_adapters, put_together, shard_and_fill
+from dapo_lit.build.models import Fill, check_adapters, compiles, put_together, shard_and_fill
 from dapo_lit.build.parts import Parts
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.identity import with_defaults
@@ -210,6 +210,7 @@ class DAPOModule(LightningModule):
             device=self.device,
             temperature=self.config.rollout.temperature,
             fp32_head=trainer.fp32_head,
+            compiles=compiles(self.config),
             micro_batch_tokens=trainer.micro_batch_tokens,
             shared_prompt=trainer.shared_prompt,
         )

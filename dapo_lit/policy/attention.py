@@ -279,5 +279,10 @@ def _attend(
     return scores.masked_fill(~mask, float("-inf")).softmax(-1, dtype=wide).to(query.dtype) @ value
 
 
+def leave_uncompiled() -> None:
+    """Compiled layers call the attention as it is: it reads a layout, and would be compiled anew for each."""
+    AttentionInterface.register(NAME, torch.compiler.disable(packed_attention))
+
+
 AttentionInterface.register(NAME, packed_attention)
 AttentionMaskInterface.register(NAME, sdpa_mask)

@@ -22,7 +22,16 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from dapo_lit.policy.attention import Layout, packed_hidden
-from dapo_lit.policy.softmax import Measured, back_through_entropy, back_through_softmax, centre, measure, measured
+from dapo_lit.policy.softmax import (
+    EAGER,
+    Measured,
+    back_through_entropy,
+    back_through_softmax,
+    centre,
+    compiled,
+    measure,
+    measured,
+)
 
 CHUNK_ELEMENTS = 1 << 22
 """A chunk has at least this many logits: 16 MB in float32."""
@@ -120,10 +129,15 @@ class Chunk:
         """Their places among the n."""
         self._owner = owner
         logits = _product(owner.hidden[tokens], owner.weight)
-        centred, self._of_cap = centre(logits, owner.bias, owner.form.cap, owner.form.temperature)
-        logprobs, entropy, self._p, log_total = measure(centred, owner.targets[tokens])
-        # The gradient of the entropy is the only one that needs another tensor as large as the probabilities.
-        self._log_p = centred.sub_(log_total[:, None]) if owner.entropy_gradient else None
+        targets, form = owner.targets[tokens], owner.form
+        self._log_p: Tensor | None = None
+        if owner.entropy_gradient:  # the only one that needs another tensor as large as the probabilities
+            centred, self._of_cap = centre(logits, owner.bias, form.cap, form.temperature)
+            logprobs, entropy, self._p, log_total = measure(centred, targets)
+            self._log_p = centred.sub_(log_total[:, None])
+        else:
+            of_chunk = owner.arithmetic.measured(logits, owner.bias, targets, form.cap, form.temperature)
+            logprobs, entropy, self._p, self._of_cap = of_chunk
         self.logprobs = logprobs.requires_grad_()
         """[c] nats, a leaf of autograd: `backward` reads the slope of the loss here."""
         self.entropy = entropy.requires_grad_(owner.entropy_gradient)
@@ -140,7 +154,8 @@ class Chunk:
         of_entropy = None
         if self._log_p is not None:
             of_entropy = back_through_entropy(self._p, self._log_p, self.entropy.detach(), slopes[1], temperature)
-        d_logits = back_through_softmax(self._p, owner.targets[self.tokens], slopes[0], temperature)
+        targets = owner.targets[self.tokens]
+        d_logits = owner.arithmetic.back_through_softmax(self._p, targets, slopes[0], temperature)
         if of_entropy is not None:
             d_logits.add_(of_entropy)
         owner.sums.add(owner.hidden, owner.weight, self.tokens, d_logits, self._of_cap)
@@ -152,7 +167,8 @@ class HeadPass:
 
     hidden: [n, hidden size], the states that predict the tokens. head: of the model; a sharded one must be gathered.
     targets: [n] token ids. temperature: of sampling. entropy_gradient: the loss differentiates the entropies.
-    fp32: the head is computed in float32 even if the weights are narrower.
+    fp32: the head is computed in float32 even if the weights are narrower. compiles: the arithmetic between the
+    products is compiled.
     """
 
     def __init__(
@@ -164,6 +180,7 @@ class HeadPass:
         temperature: float,
         entropy_gradient: bool = False,
         fp32: bool = False,
+        compiles: bool = False,
     ) -> None:
         if fp32:
             hidden, head = _widened(hidden), head.widened()
@@ -173,6 +190,7 @@ class HeadPass:
             self.bias = self.bias.detach()
         self.targets, self.entropy_gradient = targets, entropy_gradient
         self.form = _form(head, temperature)
+        self.arithmetic = compiled() if compiles else EAGER
         needed = tuple(x is not None and x.requires_grad for x in self._inputs)
         self.sums = _Sums(self.hidden, self.weight, self.bias, needed)
 

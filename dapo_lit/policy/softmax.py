@@ -3,6 +3,10 @@
 It works in place, because new memory costs more than the arithmetic.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -53,3 +57,27 @@ def back_through_softmax(p: Tensor, targets: Tensor, slopes: Tensor, temperature
 def back_through_entropy(p: Tensor, log_p: Tensor, entropy: Tensor, slopes: Tensor, temperature: float) -> Tensor:
     """dloss / dlogits [c, V] from dloss / dentropy [c]; overwrites log p. dH / dlogits = -p (log p + H)."""
     return log_p.add_(entropy[:, None]).mul_(p).mul_(-slopes[:, None] / temperature)
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """What is done to a chunk of logits, each function as above or compiled."""
+
+    measured: Callable[[Tensor, Tensor | None, Tensor, float | None, float], Measured]
+    back_through_softmax: Callable[[Tensor, Tensor, Tensor, float], Tensor]
+
+
+EAGER = Arithmetic(measured, back_through_softmax)
+
+
+@cache
+def compiled() -> Arithmetic:
+    """On a GPU a few kernels instead of a dozen, each of which reads and writes all logits."""
+
+    def from_copy(
+        logits: Tensor, bias: Tensor | None, targets: Tensor, cap: float | None, temperature: float
+    ) -> Measured:
+        # The copy is never made. Without it the compiled code would write the overwritten logits back.
+        return measured(logits.clone(), bias, targets, cap, temperature)
+
+    return Arithmetic(torch.compile(from_copy, dynamic=True), torch.compile(back_through_softmax, dynamic=True))

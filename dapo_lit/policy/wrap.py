@@ -1,9 +1,10 @@
 """Everything that wraps a model's forward passes, in one place, because the order matters.
 
-A layer's `forward` is replaced up to two times, each time around what was there (`wrap_layers`):
+A layer's `forward` is replaced up to three times, each time around what was there (`wrap_layers`):
 
-1. casts of the weights to 16 bits (one process), innermost;
-2. recomputation in backward, outermost: what is recomputed casts its weights again.
+1. compilation, innermost: the compiled code takes the weights as arguments, whoever gathers or casts them;
+2. casts of the weights to 16 bits (one process);
+3. recomputation in backward, outermost: what is recomputed casts its weights again.
 
 Sharding (sharding.py) comes last: FSDP2 gathers a layer's weights by hooks of the module, around its `forward`.
 
@@ -24,6 +25,8 @@ from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+from dapo_lit.policy.attention import leave_uncompiled
+
 T = TypeVar("T")
 
 
@@ -40,13 +43,24 @@ def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
     )
 
 
-def wrap_layers(model: PreTrainedModel, *, compute_in: torch.dtype | None = None, recomputes: bool = False) -> None:
+def wrap_layers(
+    model: PreTrainedModel,
+    *,
+    compiles: bool = False,
+    compute_in: torch.dtype | None = None,
+    recomputes: bool = False,
+) -> None:
     """Wraps the model in place; the order is that of this file's head.
 
+    compiles: layers run as compiled code, made once for all layers and lengths at the first pass (about a minute).
     compute_in: dtype of weights and activations; None: the model's. The optimiser, checkpoints and engines see the
         wide weights, and gradients are added up wide, because autograd brings them back through the cast.
     recomputes: backward computes the activations of each layer again.
     """
+    if compiles:
+        leave_uncompiled()
+        for layer in decoder_layers(model):
+            layer.forward = torch.compile(layer.forward, dynamic=True)
     if compute_in is not None:
         layers = decoder_layers(model)
         for layer in layers:  # each its own weights, when it runs: a recomputed layer casts them again

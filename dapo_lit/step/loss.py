@@ -121,6 +121,7 @@ def loss_with_gradient(
     first_update: bool,
     temperature: float,
     fp32: bool,
+    compiles: bool,
 ) -> tuple[Tensor, Tensor, Statistics]:
     """The loss of a micro-batch; its log-probs [n] (nats, detached); what is measured of its tokens.
 
@@ -139,6 +140,7 @@ def loss_with_gradient(
         temperature=temperature,
         entropy_gradient=objective.entropy_bonus > 0,
         fp32=fp32,
+        compiles=compiles,
     )
     loss, logprobs, statistics = hidden.new_zeros((), dtype=torch.float64), list[Tensor](), NOTHING
     for chunk in head.chunks():

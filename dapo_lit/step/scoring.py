@@ -39,6 +39,8 @@ class PolicyForward:
     temperature: float
     """Log-probs and entropies are those of the sampling distribution."""
     fp32_head: bool
+    compiles: bool
+    """The arithmetic of the head in the updates, like the layers, is compiled."""
     micro_batch_tokens: int
     """Most tokens in a micro-batch."""
     shared_prompt: bool | Literal["auto", "prefixes"]
@@ -101,6 +103,7 @@ class PolicyForward:
             first_update=first_update,
             temperature=self.temperature,
             fp32=self.fp32_head,
+            compiles=self.compiles,
         )
 
     def values(self, micro: MicroBatch) -> Tensor:

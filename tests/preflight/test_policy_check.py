@@ -119,7 +119,7 @@ def trains(model: PreTrainedModel) -> None:
         group.completions.append(Completion(sample, "", Score(index == 0, reward), reward, 0.0, reward))
     batch = token_batch([group], torch.ones(6, dtype=torch.bool), 0)
     goal = objective(config.algorithm, 16)
-    forward = PolicyForward(model, None, None, Ranks(), torch.device("cpu"), 1.0, False, 64, False)
+    forward = PolicyForward(model, None, None, Ranks(), torch.device("cpu"), 1.0, False, False, 64, False)
     tokens, statistics = score(forward, goal, batch)
     optimizer = torch.optim.SGD([{"params": list(model.parameters()), "lr_factor": 1.0}], lr=1.0)
     steps = OptimizerSteps(config, optimizer, forward, Counters(), 9, critic_only=False)
