@@ -2,10 +2,11 @@
 
     from dapo_lit import DAPOModule, RolloutDataModule, compose
 
-The three names are loaded when they are used: a command that only reads runs needs neither torch nor Lightning.
+The names are loaded when they are used: a command that only reads runs needs neither torch nor Lightning.
 """
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,10 +22,12 @@ PLACES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":  # of the installed package; reading its metadata takes milliseconds, so on demand only
+        return version("dapo_lit")
     if name not in PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(PLACES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *PLACES])
+    return sorted([*globals(), *PLACES, "__version__"])
