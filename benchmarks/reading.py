@@ -1,0 +1,79 @@
+"""How many files a reader opens: those that run in one rollout step, and those on the way from the updates to the clip.
+
+The first counts every file of the package with a function that is called between the request for a step's batch and the
+end of its updates, on one rank with the torch engine. The second counts the files of the calls that are open when the
+clipped loss is computed: what someone opens who follows the calls downwards.
+
+    python benchmarks/reading.py
+"""
+
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import dapo_lit
+from dapo_lit.lit.datamodule import RolloutDataModule
+from dapo_lit.lit.module import DAPOModule
+from dapo_lit.train import main as train
+
+ROOT = Path(dapo_lit.__file__).parent.parent
+ROOMS = (str(ROOT / "dapo_lit"), str(ROOT / "math_answers"))
+STEP = ("+experiment=four_sums", "budget.steps=1", "evaluation.samples=1", "logger.progress=none")
+
+
+class Reading:
+    """The files that ran, and those on the way to the clip, of the first step."""
+
+    def __init__(self) -> None:
+        self.ran: set[str] = set()
+        self.to_the_clip: list[str] = []
+
+    def see(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event != "call" or not frame.f_code.co_filename.startswith(ROOMS):
+            return
+        self.ran.add(frame.f_code.co_filename)
+        if frame.f_code.co_name == "clipped_tokens" and not self.to_the_clip:
+            while frame.f_code.co_name != "make_updates":
+                self.to_the_clip.append(frame.f_code.co_filename)
+                assert frame.f_back is not None
+                frame = frame.f_back
+            self.to_the_clip.append(frame.f_code.co_filename)
+
+    def during(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def seen(*args: Any, **kwargs: Any) -> Any:
+            with self.watching():
+                return method(*args, **kwargs)
+
+        return seen
+
+    @contextmanager
+    def watching(self) -> Any:
+        sys.setprofile(self.see)
+        threading.setprofile(self.see)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+
+
+def main() -> None:
+    reading = Reading()
+    RolloutDataModule.collect = reading.during(RolloutDataModule.collect)  # type: ignore[method-assign]
+    DAPOModule.make_updates = reading.during(DAPOModule.make_updates)  # type: ignore[method-assign]
+    with tempfile.TemporaryDirectory() as folder:
+        sys.argv = ["train", *STEP, f"runs_dir={folder}"]
+        with suppress(SystemExit):
+            train()
+    way = list(dict.fromkeys(str(Path(file).relative_to(ROOT)) for file in reversed(reading.to_the_clip)))
+    print(f"files that run in a rollout step: {len(reading.ran)}")
+    print(f"files from the updates to the clip: {len(way)}: {', '.join(way)}")
+
+
+if __name__ == "__main__":
+    main()
