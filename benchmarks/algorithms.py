@@ -37,7 +37,7 @@ def measured(folder: Path) -> dict[str, float | int | str | None]:
     """The results of one run."""
     rows = read_metrics(folder).table
     before, after = rows.iloc[0], rows.iloc[-1]
-    run = json.loads((folder / "run.json").read_text())
+    run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     (accuracy,) = (key for key in rows.columns if key.startswith("eval/") and "/avg@" in key)
     label = accuracy.split("/")[1]
     return {
@@ -91,7 +91,7 @@ def main() -> None:
         "machine": {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()},
         "results": wanted,
     }
-    arguments.out.write_text(json.dumps(content, indent=1) + "\n")
+    arguments.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     Console().print(table(wanted, arguments.steps))
     print(f"results {arguments.out}")
 

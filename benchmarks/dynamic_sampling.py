@@ -277,7 +277,9 @@ def main() -> None:
     shown = {k: v for k, v in vars(settings).items() if k != "out"}
     shown |= {"cap": CAP, "median": MEDIAN, "sigma_group": SIGMA_GROUP, "sigma_sample": SIGMA_SAMPLE}
     command = " ".join(["python", "benchmarks/dynamic_sampling.py", *sys.argv[1:]])
-    settings.out.write_text(json.dumps({"command": command, "settings": shown, "rows": rows}, indent=1) + "\n")
+    settings.out.write_text(
+        json.dumps({"command": command, "settings": shown, "rows": rows}, indent=1) + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

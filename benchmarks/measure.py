@@ -84,7 +84,7 @@ def median(values: Sequence[float]) -> float:
 def resident(pid: int | str = "self", field: str = "VmRSS") -> int:
     """Resident bytes; VmHWM is the peak since `reset_peak`. 0 for a process that has ended."""
     try:
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
             if line.startswith(f"{field}:"):
                 return int(line.split()[1]) * 1024
     except (FileNotFoundError, ProcessLookupError):
@@ -93,7 +93,7 @@ def resident(pid: int | str = "self", field: str = "VmRSS") -> int:
 
 
 def reset_peak(pid: int | str = "self") -> None:
-    Path(f"/proc/{pid}/clear_refs").write_text("5")
+    Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="utf-8")
 
 
 def added_memory(call: Callable[[], object]) -> int:
@@ -110,7 +110,7 @@ def tree(pid: int) -> list[int]:
     for parent in found:
         for task in Path(f"/proc/{parent}/task").glob("*/children"):
             try:
-                found += map(int, task.read_text().split())
+                found += map(int, task.read_text(encoding="utf-8").split())
             except (FileNotFoundError, ProcessLookupError):
                 continue
     return found
@@ -180,7 +180,7 @@ def _serve(main: Callable[..., None], connection: Connection, *given: Any) -> No
 
 def processor() -> str:
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     except FileNotFoundError:
@@ -262,7 +262,7 @@ def record(
 def replace_text(path: Path, text: str) -> None:
     """Writes a file under another name first: a reader sees the old text or the new."""
     part = path.with_name(f"{path.name}.part")
-    part.write_text(text)
+    part.write_text(text, encoding="utf-8")
     part.replace(path)
 
 

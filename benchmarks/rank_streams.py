@@ -194,7 +194,7 @@ def uneven(settings: argparse.Namespace) -> None:
         cells = " | ".join(f"{fmean(found[way]):.0f}" for way in EXCHANGES)
         print(f"| {lasting:.0%} | {passing:.0%} | {cells} |", flush=True)
     command = " ".join(["python", "benchmarks/rank_streams.py", *sys.argv[1:]])
-    settings.out.write_text(json.dumps({"command": command, "rows": rows}, indent=1) + "\n")
+    settings.out.write_text(json.dumps({"command": command, "rows": rows}, indent=1) + "\n", encoding="utf-8")
 
 
 def factors(seed: list[int], spread: float) -> Iterator[float]:

@@ -125,7 +125,9 @@ def main() -> None:
             rows.append({"carry_over": carry_over, "gpus": divided, "steps_ahead": ahead, "steps_per_hour": best})
             print(json.dumps(rows[-1]), flush=True)
     command = " ".join(["python", "benchmarks/steps_ahead.py", *sys.argv[1:]])
-    settings.out.write_text(json.dumps({"command": command, "steps": settings.steps, "rows": rows}, indent=1) + "\n")
+    settings.out.write_text(
+        json.dumps({"command": command, "steps": settings.steps, "rows": rows}, indent=1) + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def spoiled(answer: str, others: Sequence[str], draw: random.Random) -> str:
 
 def corpus(data: Path, draw: random.Random) -> list[Pair]:
     """Responses that end in a box, 16 for each of 512 problems."""
-    rows = [json.loads(line) for line in (data / "math_train.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (data / "math_train.jsonl").read_text(encoding="utf-8").splitlines()]
     chosen = draw.sample(rows, PROMPTS)
     answers = [row["answer"] for row in chosen]
     pairs = []
@@ -154,7 +154,7 @@ Triple = tuple[str, str, bool | None]
 
 
 def triples(file: Path) -> list[Triple]:
-    rows = map(json.loads, file.read_text().splitlines())
+    rows = map(json.loads, file.read_text(encoding="utf-8").splitlines())
     return [(row["pred"], row["gold"], None if row.get("ambiguous") else row["equal"]) for row in rows]
 
 
@@ -200,7 +200,7 @@ def machine() -> dict[str, Any]:
         "processor": next(
             (
                 line.split(":")[1].strip()
-                for line in Path("/proc/cpuinfo").read_text().splitlines()
+                for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
                 if "model name" in line
             ),
             platform.processor(),
@@ -246,7 +246,7 @@ def main() -> None:
     _, seconds = math_verify_verdicts([(text, f"${reference.answer}$") for reference, text in sample])
     results["speed"]["math-verify, one process"] = {"answers": len(sample), "answers_per_s": len(sample) / seconds}
     print(f"math-verify, one process: {len(sample) / seconds:,.0f} answers/s on {len(sample)} of the clean corpus")
-    arguments.out.write_text(json.dumps(results, indent=1) + "\n")
+    arguments.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(f"written to {arguments.out}")
 
 

@@ -107,7 +107,7 @@ def measured(llm: Any, step: RecordedStep, temperature: float, warmup: int, repe
 
 def read_config(run: Path) -> Config:
     """Raises ConfigError for a run that did not sample with vLLM."""
-    config = parse(yaml.safe_load((run / "config.yaml").read_text()))
+    config = parse(yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8")))
     if config.rollout.engine != "vllm":
         raise ConfigError(f"{run} sampled with rollout.engine={config.rollout.engine}, not with vLLM")
     return config

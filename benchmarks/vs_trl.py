@@ -58,7 +58,7 @@ Steps = list[dict[str, Any]]
 
 def has_fast_bfloat16() -> bool:
     try:
-        return any(flag in Path("/proc/cpuinfo").read_text() for flag in ("amx_bf16", "avx512_bf16"))
+        return any(flag in Path("/proc/cpuinfo").read_text(encoding="utf-8") for flag in ("amx_bf16", "avx512_bf16"))
     except FileNotFoundError:
         return False
 

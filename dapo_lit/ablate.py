@@ -198,7 +198,7 @@ def train_probe(config: Config, overrides: list[str]) -> None:
     log = Path(config.runs_dir) / config.study_name / "probe.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     print(f"training {config.budget.steps} steps; what they print is in {log}", flush=True)
-    with log.open("a") as opened, redirect_stdout(opened):
+    with log.open("a", encoding="utf-8") as opened, redirect_stdout(opened):
         train(config.model_copy(update={"preflight": False}), overrides)
 
 

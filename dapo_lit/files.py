@@ -33,7 +33,7 @@ def replacing(final: Path) -> Iterator[Path]:
 def write_text(file: Path, content: str) -> None:
     """Replaces the content of a file."""
     with replacing(file) as draft:
-        draft.write_text(content)
+        draft.write_text(content, encoding="utf-8")
 
 
 def draft_of(final: Path) -> Path:

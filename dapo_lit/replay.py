@@ -94,7 +94,10 @@ def write_page(run: Path, step: int | None, changes: Mapping[str, Any], trust: b
     out = run / REPLAYS / f"step_{recording.step:06d}.html"
     checks = between_combinations(recording.config)
     with TemporaryDirectory(dir=out.parent) as folder:
-        out.write_text(step_page(recording, configs, checks, lambda ids: str(tokenizer.decode(ids)), Path(folder)))
+        out.write_text(
+            step_page(recording, configs, checks, lambda ids: str(tokenizer.decode(ids)), Path(folder)),
+            encoding="utf-8",
+        )
     print(f"page    {out} ({out.stat().st_size / 1e6:.2f} MB), opens in a browser")
 
 

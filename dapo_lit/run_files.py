@@ -78,7 +78,7 @@ def read_config(run: Path) -> dict[str, Any]:
     if not file.is_file():
         raise DamagedError(f"{run}: no {CONFIG}; a run is a folder such as runs/<study>/<arm>/seed_<n>")
     try:
-        tree = yaml.load(file.read_text(), Loader=YAML)
+        tree = yaml.load(file.read_text(encoding="utf-8"), Loader=YAML)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise DamagedError(f"{file} cannot be read ({' '.join(str(error).split())}); {RESTORE}") from None
     if not isinstance(tree, dict):
@@ -217,7 +217,7 @@ def read_metrics(run: Path) -> Metrics:
     rows: list[dict[str, Any]] = []
     faults: list[str] = [] if file.is_file() else [f"no {METRICS}"]
     checksums: set[str | None] = {None}
-    content = file.read_text(errors="replace") if file.is_file() else ""
+    content = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
     for number, line in enumerate(content.splitlines(), start=1):
         row = read_row(line)
         if row is None:

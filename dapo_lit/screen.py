@@ -111,6 +111,9 @@ class Screen(Unfailing):
 def install() -> None:
     """Puts a Screen in the place of standard output; neither stream can fail afterwards."""
     for name, kind in (("stdout", Screen), ("stderr", Unfailing)):
-        stream = getattr(sys, name) or open(os.devnull, "w")  # noqa: SIM115 (None: it was closed before the start)
+        # None: it was closed before the start
+        stream = getattr(sys, name) or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
         if not isinstance(stream, Unfailing):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="replace")  # a locale of ASCII has no ± and no name of a foreign study
             setattr(sys, name, kind(stream))

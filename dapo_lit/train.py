@@ -236,7 +236,7 @@ def finish(folder: RunFolder, config: Config, loggers: Loggers) -> None:
 
     status = folder.read_run()["status"]
     folder.write_run(status="finished" if status == "running" else status)
-    write_text(folder.path / DONE, (folder.path / RECORD).read_text())
+    write_text(folder.path / DONE, (folder.path / RECORD).read_text(encoding="utf-8"))
     page = write_run_page(folder.path)
     loggers.close()
     print_summary(folder, config)

@@ -30,7 +30,7 @@ def train(folder: Path, *overrides: str) -> None:
     """Raises RuntimeError with the end of the log if the run fails."""
     process = begin(folder, *overrides)
     if process.wait():
-        raise RuntimeError((folder / "log.txt").read_text()[-3000:])
+        raise RuntimeError((folder / "log.txt").read_text(encoding="utf-8")[-3000:])
 
 
 def serve(command: str, log: IO[bytes]) -> "subprocess.Popen[bytes]":
@@ -47,7 +47,7 @@ def serve(command: str, log: IO[bytes]) -> "subprocess.Popen[bytes]":
 def rows(folder: Path) -> list[dict[str, Any]]:
     """The rows of the only run below a folder, the last one of each step."""
     [file] = folder.rglob("metrics.jsonl")
-    found = {(row := json.loads(line))["step"]: row for line in file.read_text().splitlines()}
+    found = {(row := json.loads(line))["step"]: row for line in file.read_text(encoding="utf-8").splitlines()}
     return [found[step] for step in sorted(found)]
 
 

@@ -229,7 +229,9 @@ def _is_study(chosen: Override) -> bool:
     """True if the chosen experiment of conf/experiment is a study, such as ablate_clip_higher."""
     names = choices(chosen)
     files = [config_folder() / "experiment" / f"{name}.yaml" for name in names]
-    studies = [file.stem for file in files if file.is_file() and "study" in yaml.safe_load(file.read_text())]
+    studies = [
+        file.stem for file in files if file.is_file() and "study" in yaml.safe_load(file.read_text(encoding="utf-8"))
+    ]
     if studies and len(names) > 1:
         raise ConfigError(
             f"{chosen.input_line}: {studies[0]} is a study, which takes a command of its own: +experiment={studies[0]}"

@@ -19,7 +19,7 @@ OTHER_TRAINERS = Path(__file__).with_name("other_trainers.yaml")
 @cache
 def words() -> dict[str, str]:
     """Keys of other trainers, with the key here."""
-    trainers = yaml.safe_load(OTHER_TRAINERS.read_text())
+    trainers = yaml.safe_load(OTHER_TRAINERS.read_text(encoding="utf-8"))
     return {word: key for keys in trainers.values() for word, key in keys.items()}
 
 

@@ -24,7 +24,7 @@ def choice(group: str, name: str) -> dict[str, Any]:
     file = config_folder() / group / f"{name}.yaml"
     if not file.is_file():
         return {}
-    tree = yaml.safe_load(file.read_text())
+    tree = yaml.safe_load(file.read_text(encoding="utf-8"))
     values: dict[str, Any] = {}
     for base in tree.pop("defaults", ()):
         if isinstance(base, str) and base != "_self_":  # a mapping chooses a file of another group
@@ -35,7 +35,7 @@ def choice(group: str, name: str) -> dict[str, Any]:
 @cache
 def default_run() -> dict[str, Any]:
     """The config of a run for which nothing was chosen (conf/config.yaml)."""
-    tree = yaml.safe_load((config_folder() / "config.yaml").read_text())
+    tree = yaml.safe_load((config_folder() / "config.yaml").read_text(encoding="utf-8"))
     groups = [entry for entry in tree.pop("defaults") if isinstance(entry, Mapping)]
     chosen = {group: name for entry in groups for group, name in entry.items() if " " not in group}
     return _merged({group: choice(group, name) for group, name in chosen.items()}, tree)
@@ -56,7 +56,7 @@ def studies() -> dict[str, dict[str, Any]]:
 def overridden(group: str, name: str) -> dict[str, str]:
     """The choices of other groups that a file and those it is built on make, such as the task of a regime."""
     file = config_folder() / group / f"{name}.yaml"
-    tree = yaml.safe_load(file.read_text()) if file.is_file() else {}
+    tree = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
     found: dict[str, str] = {}
     for entry in tree.get("defaults", ()):
         if isinstance(entry, Mapping):
@@ -150,5 +150,5 @@ def brings_regime(arguments: Sequence[str]) -> bool:
     """True if the experiment on a command line has a regime of its own, which `regime=NAME` then replaces."""
     chosen = [a.removeprefix("+experiment=") for a in arguments if a.startswith("+experiment=")]
     files = [config_folder() / "experiment" / f"{name}.yaml" for name in chosen]
-    contents = [yaml.safe_load(file.read_text()) for file in files if file.is_file()]
+    contents = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
     return any("/regime" in entry for content in contents for entry in content.get("defaults", ()))

@@ -37,7 +37,9 @@ def files_of_tensors(folder: Path) -> dict[str, Path]:
     """The file of every tensor in a folder."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        return {name: folder / file for name, file in json.loads(index.read_text())["weight_map"].items()}
+        return {
+            name: folder / file for name, file in json.loads(index.read_text(encoding="utf-8"))["weight_map"].items()
+        }
     places: dict[str, Path] = {}
     for file in sorted(folder.glob("*.safetensors")):
         with opened(file) as tensors:
@@ -246,6 +248,6 @@ def save_policy(
             model.save_pretrained(draft)
         tokenizer.save_pretrained(draft)
         for name, note in notes.items():
-            (draft / name).write_text(json.dumps(note, indent=2) + "\n")
+            (draft / name).write_text(json.dumps(note, indent=2) + "\n", encoding="utf-8")
         for name, content in (files or {}).items():
             (draft / name).write_bytes(content)

@@ -234,7 +234,7 @@ def _kill(worker: int) -> None:
 def _kill_children(workers: Any = ()) -> None:
     """Kills all children but `workers`: processes that a dead worker has left, though they may have left its group."""
     with contextlib.suppress(OSError):
-        for pid in map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()):
+        for pid in map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="utf-8").split()):
             if pid not in workers:
                 _kill(pid)
 
@@ -242,5 +242,5 @@ def _kill_children(workers: Any = ()) -> None:
 def _queued_s(pid: int) -> float:
     """Seconds that a process was ready to run but waited for a processor; 0 where the system does not say."""
     with contextlib.suppress(OSError, IndexError):
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+        return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="utf-8").split()[1]) / 1e9
     return 0.0

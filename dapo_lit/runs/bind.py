@@ -57,6 +57,6 @@ def _either(new: str, old: str | None) -> str:
 def _row(run: Path, step: int) -> str | None:
     """The checksum of the last row of a step; None: there is no row yet."""
     file = run / METRICS
-    lines = file.read_text().splitlines() if file.is_file() else []
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
     rows = (read_row(line) for line in reversed(lines))
     return next((row["crc32"] for row in rows if row and row["step"] == step), None)

@@ -70,6 +70,6 @@ def requeue_command() -> list[str]:
 def requeue() -> None:
     """Puts the job into SLURM's queue again; the run then continues with resume=auto."""
     try:
-        subprocess.run(requeue_command(), capture_output=True, text=True, timeout=60, check=True)
+        subprocess.run(requeue_command(), capture_output=True, encoding="utf-8", timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         print(f"the job could not be requeued: {getattr(error, 'stderr', None) or error}", flush=True)

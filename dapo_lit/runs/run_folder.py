@@ -222,10 +222,10 @@ def git(*arguments: str) -> str | None:
     if not (root / ".git").exists():
         return None
     try:
-        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, timeout=20, check=True)
+        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+    return done.stdout.decode(errors="replace").strip()
 
 
 def versions() -> dict[str, str | None]:
@@ -250,7 +250,7 @@ def hardware() -> dict[str, Any]:
 def processor_name() -> str:
     info = Path("/proc/cpuinfo")
     if info.is_file():
-        for line in info.read_text().splitlines():
+        for line in info.read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return platform.processor()

@@ -70,7 +70,7 @@ class Policy:
     """A Qwen2-shaped transformer; its weights are a dictionary by their names in the HF folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.config = json.loads((folder / "config.json").read_text())
+        self.config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         rope = self.config.get("rope_parameters") or self.config
         self.heads, self.layers = self.config["num_attention_heads"], self.config["num_hidden_layers"]
         self.key_heads, self.size = self.config["num_key_value_heads"], self.config["hidden_size"] // self.heads
@@ -342,6 +342,8 @@ if __name__ == "__main__":
         {"id": f"four_sums-{i}", "problem": text, "answer": answer} for i, (text, answer) in enumerate(FOUR_SUMS)
     ]
     given = (
-        [json.loads(line) for line in Path(sys.argv[2]).read_text().splitlines()] if len(sys.argv) > 2 else four_sums
+        [json.loads(line) for line in Path(sys.argv[2]).read_text(encoding="utf-8").splitlines()]
+        if len(sys.argv) > 2
+        else four_sums
     )
     train(Path(sys.argv[1]), given, Settings())

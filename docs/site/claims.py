@@ -109,7 +109,7 @@ Judged = list[tuple[str, list[Test]]]
 @cache
 def judged() -> Judged:
     """Each statement's verdict with its tests."""
-    tree = yaml.safe_load((DOCS / "claims.yaml").read_text())
+    tree = yaml.safe_load((DOCS / "claims.yaml").read_text(encoding="utf-8"))
     groups = itertools.groupby(tests(tree), key=lambda test: tree["claims"].index(test.claim))
     each = [adjusted(list(group)) for _, group in groups]
     return [(verdict(group), group) for group in each]

@@ -61,7 +61,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         if files.get_file_from_path(_place(source)) is None:
             _add(source, files, config)
         if source.suffix == ".md":
-            found = (_target(source, link[1]) for link in LINK.finditer(source.read_text()))
+            found = (_target(source, link[1]) for link in LINK.finditer(source.read_text(encoding="utf-8")))
             waiting += [target for target in found if target is not None]
     return files
 

@@ -33,7 +33,7 @@ PART = re.compile(r"^<!-- made: (\w+) -->\n(.*?)^<!-- end of \1 -->$", re.MULTIL
 def pages() -> list[Path]:
     """The pages that have a made part."""
     found = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "experiments").rglob("*.md")]
-    return sorted(page for page in found if "<!-- made: " in page.read_text())
+    return sorted(page for page in found if "<!-- made: " in page.read_text(encoding="utf-8"))
 
 
 def made(page: Path) -> str:
@@ -44,17 +44,17 @@ def made(page: Path) -> str:
         text = PARTS[name]() if name in PARTS else OF_FOLDER[name](page.parent)
         return f"<!-- made: {name} -->\n\n{text.strip()}\n\n<!-- end of {name} -->"
 
-    return PART.sub(part, page.read_text())
+    return PART.sub(part, page.read_text(encoding="utf-8"))
 
 
 def main() -> None:
     for page in pages():
-        if (text := made(page)) != page.read_text():
-            page.write_text(text)
+        if (text := made(page)) != page.read_text(encoding="utf-8"):
+            page.write_text(text, encoding="utf-8")
             print(page.relative_to(ROOT))
     for file, make in FILES.items():
-        if not file.is_file() or make() != file.read_text():
-            file.write_text(make())
+        if not file.is_file() or make() != file.read_text(encoding="utf-8"):
+            file.write_text(make(), encoding="utf-8")
             print(file.relative_to(ROOT))
 
 

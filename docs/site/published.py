@@ -59,7 +59,7 @@ def answer(sign: str, here: Estimate) -> Answer:
 
 def rows() -> list[dict[str, Any]]:
     """docs/evidence.yaml."""
-    return list(yaml.safe_load((ROOT / "docs" / "evidence.yaml").read_text()))
+    return list(yaml.safe_load((ROOT / "docs" / "evidence.yaml").read_text(encoding="utf-8")))
 
 
 @cache

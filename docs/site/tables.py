@@ -92,11 +92,11 @@ def rooms() -> str:
     rows = []
     for name in [*names, *outside]:
         files = [f for f in found[name].parent.rglob("*.py") if name != "study" or f.parent == found[name].parent]
-        text = "\n".join(file.read_text() for file in files)
+        text = "\n".join(file.read_text(encoding="utf-8") for file in files)
         below = set(
             re.findall(r"^ *(?:from|import) (?:dapo_lit\.)?(study\.(?:read|compare|figures|report)|\w+)", text, re.M)
         ) - {name}
-        holds = (ast.get_docstring(ast.parse(found[name].read_text())) or "").splitlines()[0]
+        holds = (ast.get_docstring(ast.parse(found[name].read_text(encoding="utf-8"))) or "").splitlines()[0]
         below &= {*names, "techniques", *outside}
         count, lines = _count(iter(files))
         rows.append(
@@ -114,7 +114,7 @@ def rooms() -> str:
 
 
 def _count(files: Iterator[Path]) -> tuple[int, int]:
-    lengths = [len(file.read_text().splitlines()) for file in files]
+    lengths = [len(file.read_text(encoding="utf-8").splitlines()) for file in files]
     return len(lengths), sum(lengths)
 
 
@@ -125,7 +125,7 @@ def calibration() -> str:
         "|---" * 9 + "|",
     ]
     for file in sorted((ROOT / "experiments").glob("calibrate_*/calibration.json")):
-        found = json.loads(file.read_text())
+        found = json.loads(file.read_text(encoding="utf-8"))
         for row in found["techniques"]:
             extreme, placebo = row["doses"][-1], row["placebo"]
             cells = [f"[{found['regime']}](../experiments/{file.parent.name})", REGISTER[row["technique"]].label]
@@ -147,7 +147,7 @@ def _interval(effect: dict[str, Any]) -> str:
 def written(name: str) -> str:
     """A table that a script has written: benchmarks/results/NAME.md, or tests_parity/fidelity.md."""
     places = (ROOT / "benchmarks" / "results" / f"{name}.md", ROOT / "tests_parity" / f"{name}.md")
-    return next(place.read_text() for place in places if place.is_file())
+    return next(place.read_text(encoding="utf-8") for place in places if place.is_file())
 
 
 MADE = {"keys": keys, "rooms": rooms, "calibration": calibration}

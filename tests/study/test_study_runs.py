@@ -175,3 +175,21 @@ def test_completions_and_tokens_of_all_runs_stand_in_one_table_each(tmp_path: Pa
     assert (len(found), set(found["seed"]), set(found["step"])) == (2, {0}, {4})
     assert set(found["replayed"]) == {"dapo-clip_higher"}
     assert set(found["arm"]) == {"dapo"}
+
+
+def test_links_to_runs_and_to_arms_are_read_and_a_link_that_leads_back_ends(tmp_path: Path) -> None:
+    real = write_run(tmp_path / "elsewhere", steps=2, every=2)
+    other = write_run(tmp_path / "elsewhere", seed=1, steps=2, every=2)
+    arm = tmp_path / "study" / "dapo"
+    arm.mkdir(parents=True)
+    real.rename(tmp_path / "elsewhere" / "moved")
+    (arm / "seed_0").symlink_to(tmp_path / "elsewhere" / "moved")  # a run, under another name
+    (tmp_path / "study" / "linked").symlink_to(other.parent)  # the folder of an arm
+    (tmp_path / "study" / "loop").symlink_to(tmp_path / "study")
+    (tmp_path / "study" / "gone").symlink_to(tmp_path / "nowhere")
+    assert load(tmp_path / "study").seeds == (0, 1)
+
+
+def test_the_folder_of_a_run_is_read_from_within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(write_run(tmp_path, seed=3, steps=2, every=2))
+    assert load(".").seeds == (3,)

@@ -68,7 +68,7 @@ class Advice:
 
 def findings() -> tuple[Found, ...]:
     """Every finding, one a technique and study."""
-    return tuple(Found(**row) for row in json.loads(FILE.read_text()))
+    return tuple(Found(**row) for row in json.loads(FILE.read_text(encoding="utf-8")))
 
 
 def advice(

@@ -133,7 +133,7 @@ def read_calibration(runs: Runs, study: Path) -> Admitted | None:
     if file is None:
         return None
     try:
-        tree = json.loads(file.read_text())
+        tree = json.loads(file.read_text(encoding="utf-8"))
         rows = tree["techniques"]
         verdicts = {row["technique"]: "" if row["admitted"] else str(row["reason"]) for row in rows}
         accuracy = {row["technique"]: why for row in rows if (why := row.get("accuracy_reason")) is not None}

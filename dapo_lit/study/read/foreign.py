@@ -81,7 +81,7 @@ def read_run(system: str, path: Path) -> pd.DataFrame:
 
 
 def _keys(system: str) -> Any:
-    return yaml.safe_load((MAPS / f"{system}.yaml").read_text())
+    return yaml.safe_load((MAPS / f"{system}.yaml").read_text(encoding="utf-8"))
 
 
 def _cells(log: Log, folder: Path) -> Iterator[tuple[str, int, pd.DataFrame]]:

@@ -58,7 +58,7 @@ def _home(file: Path) -> Path:
 def _read(file: Path) -> Log:
     try:
         if file.name == "trainer_state.json":
-            return Log(file, pd.DataFrame(json.loads(file.read_text())["log_history"]))
+            return Log(file, pd.DataFrame(json.loads(file.read_text(encoding="utf-8"))["log_history"]))
         if file.suffix == ".jsonl":
             return _json_lines(file)
         if file.suffix == ".csv":
@@ -73,7 +73,7 @@ def _read(file: Path) -> Log:
 def _json_lines(file: Path) -> Log:
     """An object a line, `{"step": 1, "data": {...}}` (verl) or flat."""
     rows = []
-    for number, line in enumerate(file.read_text().splitlines(), 1):
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         try:
             row = json.loads(line)
             rows.append({"step": row["step"], **row.get("data", row)})

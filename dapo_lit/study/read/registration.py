@@ -169,7 +169,7 @@ def read_entries(folder: Path) -> list[dict[str, Any]]:
     if not file.is_file():
         return []
     try:
-        entries = list(json.loads(file.read_text()))
+        entries = list(json.loads(file.read_text(encoding="utf-8")))
         for entry in entries:
             Plan.read(entry["plan"])
             if entry.get("digest", digest(entry["plan"])) != digest(entry["plan"]):

@@ -27,6 +27,8 @@ from dapo_lit.study.read.registration import last_plan
 from dapo_lit.study.read.run import USABLE, Run, StudyError
 from dapo_lit.techniques import REGISTER
 
+RUN_NAME = re.compile(r"seed_\d+")
+
 
 @dataclass(frozen=True)
 class Runs:
@@ -182,7 +184,7 @@ def load(*paths: str | Path) -> Runs:
 
 def packed_folders(path: Path) -> list[Path]:
     """Folders at or below `path` with packed cells."""
-    return sorted(file.parent for file in path.rglob(CELLS))
+    return sorted(folder for folder in _below(path) if (folder / CELLS).is_file())
 
 
 def study_folder(path: Path) -> Path:
@@ -194,11 +196,24 @@ def study_folder(path: Path) -> Path:
 
 
 def run_folders(path: Path) -> list[Path]:
-    """Run folders at or below `path`, sorted."""
+    """Run folders at or below `path`, sorted; a link named seed_3 is one, wherever it leads."""
     if not path.is_dir():
         raise StudyError(f"{path}: no such folder")
-    folders = [path] if is_run(path) else path.rglob("seed_*")
-    return sorted(f for f in folders if re.fullmatch(r"seed_\d+", f.resolve().name) and is_run(f))
+    return sorted(folder for folder in _below(path) if RUN_NAME.fullmatch(_name(folder)) and is_run(folder))
+
+
+def _name(folder: Path) -> str:
+    return folder.name if folder.name not in ("", "..") else folder.resolve().name
+
+
+def _below(path: Path) -> Iterator[Path]:
+    """A folder and those below it, without those of a run. Links are followed; one that leads back is not."""
+    waiting, entered = [path], set[Path]()
+    while waiting:
+        yield (folder := waiting.pop())
+        if not is_run(folder) and (place := folder.resolve()) not in entered:
+            entered.add(place)
+            waiting += sorted((inner for inner in folder.iterdir() if inner.is_dir()), reverse=True)
 
 
 def read_run(folder: Path) -> Run:
@@ -215,7 +230,7 @@ def read_run(folder: Path) -> Run:
         metrics=metrics.table,
         faults=(*metrics.faults, *lost_files(folder, *TABLES)),
         not_finite=metrics.not_finite,
-        overrides=tuple(file.read_text().splitlines()) if file.is_file() else (),
+        overrides=tuple(file.read_text(encoding="utf-8").splitlines()) if file.is_file() else (),
     )
 
 

@@ -23,7 +23,7 @@ MARKDOWN = MarkdownIt("commonmark", {"html": False}).disable(["link", "image", "
 
 
 FOLDER = Path(__file__).parent
-SCRIPTS = [Markup((FOLDER / name).read_text()) for name in ("uplot.js", "page.js")]
+SCRIPTS = [Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("uplot.js", "page.js")]
 """uPlot 1.6.32, which draws curves, and the page's own."""
 
 

@@ -47,8 +47,10 @@ def make_report(
         if isinstance(part, Table):
             tables[part.name] = [dict(zip(part.columns, row, strict=True)) for row in part.rows]
         elif isinstance(part, Drawing):
-            (out / "figures" / f"{part.name}.svg").write_text(part.svg)
-    (out / "report.json").write_text(json.dumps(as_json(results) | {"tables": tables}, indent=1, default=str) + "\n")
+            (out / "figures" / f"{part.name}.svg").write_text(part.svg, encoding="utf-8")
+    (out / "report.json").write_text(
+        json.dumps(as_json(results) | {"tables": tables}, indent=1, default=str) + "\n", encoding="utf-8"
+    )
     write_html(document, out / "report.html")
     return results, in_terminal(lead[1:])
 
@@ -172,7 +174,7 @@ def close_calibration(folders: Sequence[Path]) -> str:
     if regime is None:
         raise StudyError("these runs belong to no regime (+regime=NAME)")
     found = calibrate(runs, regime, primary_metric(runs, plan.metric if plan else None))
-    (folders[0] / FILE).write_text(json.dumps(found, indent=1) + "\n")
+    (folders[0] / FILE).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return "\n".join([*_answers(found), f"calibration: {folders[0] / FILE}"])
 
 
