@@ -173,8 +173,16 @@ def _checked(score: Score) -> Score:
         raise NoVerdictError(f"returned a Score with correct={_shown(score.correct)}, not True or False")
     if score.answer is not None and not isinstance(score.answer, str):
         raise NoVerdictError(f"returned a Score with answer={_shown(score.answer)}, not a text")
-    parts = {str(name): _number(part) for name, part in score.parts.items()}
-    return Score(correct == 1.0, _number(score.value), score.answer, parts, error=score.error)
+    if score.error is not None and not isinstance(score.error, str):
+        raise NoVerdictError(f"returned a Score with error={_shown(score.error)}, not a text")
+    parts = {without_surrogates(str(name)): _number(part) for name, part in score.parts.items()}
+    answer, error = (None if text is None else without_surrogates(text) for text in (score.answer, score.error))
+    return Score(correct == 1.0, _number(score.value), answer, parts, error=error)
+
+
+def without_surrogates(text: str) -> str:
+    """Text that UTF-8 can hold: halves of characters, as in a decoded byte, become `?`."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _shown(value: object) -> str:

@@ -126,7 +126,9 @@ class Supervisor:
             self._connection.sendall(framed(pickle.dumps(self._setup)))
 
     def _send(self, task: Task) -> None:
-        message = (task.number, task.deadline_s, pickle.dumps((task.number, task.work), pickle.HIGHEST_PROTOCOL))
+        scores = len(task.work.texts) if isinstance(task.work, Rewarding) else None
+        work = pickle.dumps((task.number, task.work), pickle.HIGHEST_PROTOCOL)
+        message = (task.number, task.deadline_s, scores, work)
         with contextlib.suppress(OSError):
             self._connection.sendall(framed(pickle.dumps(message)))
 

@@ -6,7 +6,8 @@ milliseconds; it has one thread and never computes, so that forking from it is s
 training process is busy. It ends, with all workers, when its socket closes or its parent is gone.
 
 Each worker leads a session of its own. When a worker ends, for whatever reason, its process group is killed, and then
-every process that it leaves behind: the supervisor is the subreaper of them all.
+every process that it leaves behind: the supervisor is the subreaper of them all. A task whose worker was killed from
+outside, as the kernel does for want of memory, is tried once more.
 """
 
 import asyncio
@@ -20,13 +21,17 @@ import signal
 import socket
 import sys
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dapo_lit.rewards.channel import framed, read, receive
+from dapo_lit.rewards.reply import read_reply
 from dapo_lit.rewards.worker import OUT_OF_MEMORY, Setup, run
 
 HEARTBEAT_S = 1.0
+GRACE_S = 1.0
+"""The time in which a process that has closed its socket ends, if it is ending."""
 START_S = 120.0
 """The time a worker may take to import its functions."""
 MAX_FAILED_STARTS = 3
@@ -52,6 +57,17 @@ def main(control_fd: int, owner: int, count: int) -> None:
     asyncio.run(_Supervision(setup, owner).run(control, count))
 
 
+@dataclass(frozen=True)
+class _Task:
+    number: int
+    deadline_s: float
+    scores: int | None
+    """How many scores are its result; None: it is a comparison."""
+    work: bytes
+    retried: bool = False
+    """A worker was killed while it had the task."""
+
+
 class _Worker:
     """A forked worker and the supervisor's end of its socket."""
 
@@ -64,7 +80,7 @@ class _Worker:
 class _Supervision:
     def __init__(self, setup: Setup, owner: int):
         self.setup, self.owner = setup, owner
-        self.tasks: asyncio.Queue[tuple[int, float, bytes]] = asyncio.Queue()
+        self.tasks: asyncio.Queue[_Task] = asyncio.Queue()
         self.workers: dict[int, _Worker] = {}
         self.control: asyncio.StreamWriter
 
@@ -92,7 +108,7 @@ class _Supervision:
 
     async def _take_tasks(self, reader: asyncio.StreamReader) -> None:
         while (body := await read(reader)) is not None:
-            self.tasks.put_nowait(pickle.loads(body))
+            self.tasks.put_nowait(_Task(*pickle.loads(body)))
 
     async def _beat(self) -> None:
         while os.getppid() == self.owner:
@@ -117,7 +133,7 @@ class _Supervision:
                         task.cancel()
                         if task.done() and not task.cancelled():
                             self.tasks.put_nowait(task.result())
-                    elif not await self._finish(worker, *task.result()):
+                    elif not await self._finish(worker, task.result()):
                         break
             elif loaded is not None:
                 self._report("broken", 0, f"a reward function cannot be loaded: {loaded.decode()}")
@@ -130,26 +146,45 @@ class _Supervision:
             await self._end(worker)
         self._report("broken", 0, f"{failed} workers died before their first task (exit code {worker.exited.result()})")
 
-    async def _finish(self, worker: _Worker, number: int, deadline_s: float, work: bytes) -> bool:
+    async def _finish(self, worker: _Worker, task: _Task) -> bool:
         """Reports what becomes of a task; returns whether the worker lives on.
 
-        A task gets one worker: whoever submitted it decides whether to try again.
+        A task gets a second worker if the first was killed by somebody else. Whoever submitted it decides whether to
+        try again after anything else.
         """
         started = time.monotonic()
-        worker.writer.write(framed(work))
-        reply = await self._reply(worker, deadline_s)
-        if reply is not None:
-            self.control.write(framed(reply))
-            return True
+        worker.writer.write(framed(task.work))
+        message = await self._reply(worker, task.deadline_s)
+        if message is not None:
+            return await self._pass_on(worker, task, message, started)
         late = not (worker.exited.done() or worker.reader.at_eof())
+        if not late:  # its socket closes a moment before its end is known
+            await asyncio.wait([worker.exited], timeout=GRACE_S)
+        killed = worker.exited.done() and worker.exited.result() < 0
         code = await self._end(worker)
         seconds = time.monotonic() - started
         if late:
-            self._report("late", number, None, seconds)
+            self._report("late", task.number, None, seconds)
+        elif killed and not task.retried:
+            self.tasks.put_nowait(replace(task, retried=True))
         else:
             died = "out of memory" if code == OUT_OF_MEMORY else f"the worker died (exit code {code})"
-            self._report("failed", number, [died, ""], seconds)
+            if killed:
+                died = f"two workers were killed by signal {-code} while they had it; is there enough memory?"
+            self._report("failed", task.number, [died, ""], seconds)
         return False
+
+    async def _pass_on(self, worker: _Worker, task: _Task, message: bytes, started: float) -> bool:
+        """Reports a worker's reply, if it is one to this task; a worker that sends anything else is ended."""
+        seconds = time.monotonic() - started
+        try:
+            kind, number, result, in_worker = read_reply(message, task.number, task.scores)
+        except ValueError as error:
+            await self._end(worker)
+            self._report("failed", task.number, [f"{error}; the function changed what its process sends", ""], seconds)
+            return False
+        self._report(kind, number, result, min(in_worker, seconds))
+        return True
 
     async def _reply(self, worker: _Worker, deadline_s: float) -> bytes | None:
         """The worker's next message; None: it is dead or late.

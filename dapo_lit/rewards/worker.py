@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from dapo_lit.rewards.channel import framed, receive
-from dapo_lit.rewards.functions import RewardFunction, RewardProblem, call_function, load_function, needed_memory_mb
+from dapo_lit.rewards.functions import (
+    RewardFunction,
+    RewardProblem,
+    call_function,
+    load_function,
+    needed_memory_mb,
+    without_surrogates,
+)
 from math_answers.compare import compare_answers
 
 OUT_OF_MEMORY = 77
@@ -58,7 +65,7 @@ def run(connection: socket.socket, setup: Setup) -> None:
     """Serves tasks until the connection closes.
 
     First it says that it has loaded the functions, by an empty message, or why it cannot. A request is a pickle: the
-    training process is trusted. A reply is JSON, since a worker that has handled hostile text is not:
+    training process is trusted. A reply is JSON, since a worker that has handled hostile text is not (`reply.py`):
     [`done` or `failed`, task number, result, seconds]. The result of a task that failed is [error, traceback].
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -104,4 +111,5 @@ def _described(error: Exception) -> list[str]:
     frames = traceback.extract_tb(trace)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     text = "".join(traceback.format_exception(type(error), error, trace))
-    return [f"{type(error).__name__}: {str(error)[:300]}{place}", text[-MAX_TRACEBACK:]]
+    message = f"{type(error).__name__}: {str(error)[:300]}{place}"
+    return [without_surrogates(message), without_surrogates(text[-MAX_TRACEBACK:])]

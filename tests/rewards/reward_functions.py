@@ -1,5 +1,6 @@
 """Reward functions that the tests of the pool load by path."""
 
+import json
 import multiprocessing
 import os
 import signal
@@ -52,11 +53,24 @@ def _obey(text):
         case "kill the supervisor":
             os.kill(os.getppid(), signal.SIGKILL)
             time.sleep(60)
+        case "kill its own process":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "half a character in the error":
+            raise ValueError("\ud800")
+        case "half a character in the answer":
+            return Score(True, 1.0, answer="\ud800")
         case "modules":
             return Score(True, 1.0, answer=" ".join(sorted({"torch", "lightning", "sympy"} & set(sys.modules))))
         case "nan":
             return Score(True, float("nan"))
     return Score(True, 1.0, answer=text)
+
+
+def forges(problems, completions):
+    """Lets its worker send the reply that a completion holds, in place of its own."""
+    if forged := [text for text in completions if text.startswith("reply ")]:
+        json.dumps = lambda reply: forged[0].removeprefix("reply ").replace("NUMBER", str(reply[1]))
+    return [Score(True, 1.0, answer=text) for text in completions]
 
 
 def characters(problems, completions):

@@ -1,14 +1,17 @@
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dapo_lit.rewards.functions import RewardProblem
+from dapo_lit.rewards.score import Score
 from dapo_lit.rewards.supervisor import WorkersLostError
 from dapo_lit.rewards.verifier import Verifier
 
@@ -119,8 +122,8 @@ def test_a_loaded_machine_makes_no_answer_late():
 
 
 def test_a_supervisor_that_is_stopped_is_replaced(obeying, monkeypatch):
-    monkeypatch.setattr("dapo_lit.rewards.supervisor.SILENT_S", 1.5)
     obeying.score([(QUESTION, "a")])
+    monkeypatch.setattr("dapo_lit.rewards.supervisor.SILENT_S", 4.0)  # a loaded machine starts one in five
     os.kill(pids(obeying)[0], signal.SIGSTOP)
     assert obeying.score([(QUESTION, "b")])[0].correct
 
@@ -194,6 +197,63 @@ def test_a_supervisor_that_is_killed_is_started_anew_and_no_response_loses_its_v
         assert not set(first) & set(pids(obeying))
     os.kill(pids(obeying)[0], signal.SIGKILL)  # nothing under way
     assert obeying.score([(QUESTION, "a")])[0].correct
+
+
+def test_a_worker_that_is_killed_from_outside_is_replaced_and_no_response_loses_its_verdict():
+    """As the kernel kills it for want of memory: while it works, and while it has nothing to do."""
+    with verifier(deadline_s=20.0, workers=2) as made:
+        made.score([(QUESTION, "a")] * 2)
+        for order in ("work", "b"):
+            first = pids(made)
+            for number in range(40):
+                made.submit(number, QUESTION, order if number < 2 else str(number))
+            time.sleep(0.2)
+            for pid in first[1:]:
+                os.kill(pid, signal.SIGKILL)
+            scores = dict(made.drain())
+            assert sorted(scores) == list(range(40))
+            assert [score for score in scores.values() if score.missing or not score.correct] == []
+            assert gone_within(5, first[1:])
+            assert pids(made)[0] == first[0]
+
+
+def test_a_task_whose_worker_is_killed_twice_fails_and_names_the_signal(obeying):
+    scores = obeying.score([(QUESTION, text) for text in ("a", "kill its own process", "b")])
+    assert [score.correct for score in scores] == [True, False, True]
+    assert "signal 9" in (scores[1].error or "")
+
+
+FORGED = {
+    "no JSON": "nonsense",
+    "too short": "[1]",
+    "too deep": "[" * 10_000,
+    "to another task": '["done", 1000000000, [], 0.0]',
+    "of another kind": '["broken", 0, "I say so", 0.0]',
+    "a text": '["done", NUMBER, "text", "text"]',
+    "a verdict": '["done", NUMBER, true, 0.0]',
+    "no score": '["done", NUMBER, [{"surprise": 1}], 0.0]',
+    "two scores": json.dumps(["done", 0, [asdict(Score(True, 1.0))] * 2, 0.0]).replace(" 0,", " NUMBER,"),
+    "not finite": json.dumps(["done", 0, [asdict(Score(True, float("inf")))], 0.0]).replace(" 0,", " NUMBER,"),
+    "a correctness of 1": '["done", NUMBER, [{"correct": 1, "value": 1.0, "answer": null, "parts": {}, '
+    '"timed_out": false, "error": null}], 0.0]',
+}
+
+
+@pytest.mark.parametrize("forged", FORGED)
+def test_a_worker_that_replies_anything_else_than_scores_fails_its_task_and_no_other(forged):
+    with Verifier(
+        rule="numeric", extraction="hash", function="reward_functions.forges", deadline_s=5.0, workers=2
+    ) as verifier:
+        scores = verifier.score([(QUESTION, text) for text in ("a", f"reply {FORGED[forged]}", "b", "c")])
+        again = verifier.score([(QUESTION, "d")])
+    assert [score.correct for score in [*scores, *again]] == [True, False, True, True, True]
+    assert "the reply of a worker" in (scores[1].error or "")
+
+
+def test_half_a_character_in_an_error_or_an_answer_is_sent_as_a_question_mark(obeying):
+    error, answer = obeying.score([(QUESTION, f"half a character in the {place}") for place in ("error", "answer")])
+    assert "ValueError: ?" in (error.error or "")
+    assert (answer.correct, answer.answer) == (True, "?")
 
 
 def test_a_function_that_kills_the_supervisor_again_and_again_ends_the_run_with_the_exit_code(obeying):
