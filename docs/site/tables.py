@@ -124,11 +124,14 @@ def calibration() -> str:
         "| regime | technique | outcome | extreme setting | d | placebo | d | admitted | held-out accuracy |",
         "|---" * 9 + "|",
     ]
-    for file in sorted((ROOT / "experiments").glob("calibrate_*/calibration.json")):
+    for file in sorted((ROOT / "conf" / "regime").glob("*.calibration.json")):
         found = json.loads(file.read_text(encoding="utf-8"))
         for row in found["techniques"]:
             extreme, placebo = row["doses"][-1], row["placebo"]
-            cells = [f"[{found['regime']}](../experiments/{file.parent.name})", REGISTER[row["technique"]].label]
+            cells = [
+                f"[{found['regime']}](../experiments/calibrate_{found['regime']})",
+                REGISTER[row["technique"]].label,
+            ]
             cells += [f"`{extreme['outcome']}`", _interval(extreme), f"{extreme['d']:.1f}"]
             cells += [_interval(placebo), f"{placebo['d']:.1f}", "yes" if row["admitted"] else "no"]
             cells.append(_interval(row["accuracy"]) if row.get("accuracy") else "")

@@ -11,8 +11,8 @@ import pytest
 from synthetic_runs import write_run, write_study
 
 from dapo_lit.report import main as report
-from dapo_lit.study.compare.calibration import read_calibration
 from dapo_lit.study.designs import Arm
+from dapo_lit.study.read.calibrations import read_calibration
 from dapo_lit.study.read.registration import Family, Plan, Registered, register
 from dapo_lit.study.read.runs import StudyError, load
 from dapo_lit.study.report.document import Table

@@ -4,10 +4,7 @@ A technique is admitted if the metric that was named beforehand changes by at le
 difference, in the direction that was named, with an interval that excludes 0, and the placebo does not do as much.
 """
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from dapo_lit.study.compare.contrasts import compare_on, difference
@@ -19,7 +16,6 @@ Difference = dict[str, Any]
 """A paired difference of two arms, as calibration.json holds it."""
 CALIBRATE = "calibrate"
 """The study whose arms a regime names."""
-FILE = "calibration.json"
 LEAST_D = 2.0
 """The smallest standardised effect of an extreme setting that admits a technique."""
 TWO_POINTS = 0.02
@@ -105,40 +101,3 @@ def _difference(runs: Runs, arms: tuple[str, str], key: str, steps: tuple[int, i
     e = compare_on(runs, difference("", "", None, *arms), key, steps).estimate
     numbers = {"mean": e.mean, "low": e.low, "high": e.high, "d": e.mean / e.sd if e.sd else None, "sd": e.sd}
     return {"arms": arms, "outcome": key, "n": e.n, **numbers} if e.n else None
-
-
-@dataclass(frozen=True)
-class Admitted:
-    """A stored calibration: the techniques that a regime is sensitive to."""
-
-    regime: str
-    pairs: int
-    verdicts: Mapping[str, str]
-    """Technique -> why the regime is not sensitive to it; empty: it is."""
-    on_accuracy: Mapping[str, str] = field(default_factory=dict)
-    """The same for held-out accuracy, where the regime's studies claim it."""
-
-
-def read_calibration(runs: Runs, study: Path) -> Admitted | None:
-    """The calibration of the regime that these runs name; None without a regime, or where none was run.
-
-    It is looked for as calibrate_<regime>/ next to the study (or one folder up, where cells are packed in `runs/`), and
-    below experiments/.
-    """
-    regime = next((run.config["regime"] for run in runs if run.config.get("regime")), None)
-    name = f"calibrate_{regime['name']}" if regime else ""
-    places = [study.resolve().parent, study.resolve().parent.parent, Path("experiments")] if regime else []
-    files = [place / name / inner / FILE for place in places for inner in ("", "runs")]
-    file = next((file for file in files if file.is_file()), None)
-    if file is None:
-        return None
-    try:
-        tree = json.loads(file.read_text(encoding="utf-8"))
-        rows = tree["techniques"]
-        verdicts = {row["technique"]: "" if row["admitted"] else str(row["reason"]) for row in rows}
-        accuracy = {row["technique"]: why for row in rows if (why := row.get("accuracy_reason")) is not None}
-        return Admitted(str(tree["regime"]), len(tree["seeds"]), verdicts, accuracy)
-    except (ValueError, KeyError, TypeError) as error:
-        raise StudyError(
-            f"{file}: cannot be read ({type(error).__name__}: {error}); +study=calibrate writes it"
-        ) from None

@@ -3,13 +3,13 @@
 import re
 from collections.abc import Sequence
 
-from dapo_lit.study.compare.calibration import Admitted
 from dapo_lit.study.compare.contrasts import Contrast, Effect
 from dapo_lit.study.compare.effects import effects_on_every_metric
 from dapo_lit.study.compare.equal_budget import BUDGETS, Needed, costs, per_step_metric, tokens_used
 from dapo_lit.study.compare.statistics import smallest_effect
 from dapo_lit.study.figures.difference_figures import differences_figure
 from dapo_lit.study.figures.style import contrast_name
+from dapo_lit.study.read.calibrations import Admitted
 from dapo_lit.study.read.health import learned
 from dapo_lit.study.read.outcomes import amount, bases, in_words, unit, with_interval
 from dapo_lit.study.read.runs import Runs

@@ -6,12 +6,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from dapo_lit.study.compare.calibration import CALIBRATE, FILE, Difference, calibrate, read_calibration
+from dapo_lit.study.compare.calibration import CALIBRATE, Difference, calibrate
 from dapo_lit.study.compare.effects import registered_effects
 from dapo_lit.study.compare.statistics import pairs_needed, t_interval
 from dapo_lit.study.figures.curve_figures import seeds_text
 from dapo_lit.study.figures.effect_figures import effects_figure, interactions_figure
 from dapo_lit.study.figures.style import Drawing
+from dapo_lit.study.read.calibrations import FILE, read_calibration
 from dapo_lit.study.read.health import findings, learned
 from dapo_lit.study.read.outcomes import amount, outcome, primary_metric, unit, with_interval
 from dapo_lit.study.read.registration import Plan, late_registration, read_plan

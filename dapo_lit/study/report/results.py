@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dapo_lit.study.compare.calibration import Admitted
 from dapo_lit.study.compare.contrasts import Effect, compare, contrasts, primary_family
 from dapo_lit.study.compare.effects import registered_effects
+from dapo_lit.study.read.calibrations import Admitted
 from dapo_lit.study.read.guard import refusals
 from dapo_lit.study.read.health import exercised
 from dapo_lit.study.read.outcomes import bases, in_words, primary_metric, scores
