@@ -61,6 +61,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--pack", type=Path, metavar="DIR", help="write the finished cells and their base policies into DIR"
     )
+    parser.add_argument("--bases", type=Path, metavar="DIR", help="with --pack: for the base policies, not DIR/bases")
     return parser.parse_args(arguments)
 
 
@@ -90,13 +91,13 @@ def pack_bases(runs: Runs, bases: Path) -> list[str]:
     return [sentence for sentence in lacking if sentence]
 
 
-def pack_study(runs: Runs, home: Path, folder: Path) -> None:
-    """Adds the finished cells, their plan and their base policies to `folder`."""
+def pack_study(runs: Runs, home: Path, folder: Path, bases: Path) -> None:
+    """Adds the finished cells and their plan to `folder`, and their base policies to `bases`."""
     before = load(folder).usable.runs if folder.is_dir() and any(folder.iterdir()) else ()
     written = pack(runs.usable.runs, folder, before)
     if (home / FILE).is_file() and home.resolve() != folder.resolve():
         shutil.copy2(home / FILE, folder / FILE)
-    for lack in pack_bases(runs, folder / "bases"):
+    for lack in pack_bases(runs, bases):
         print(lack, file=sys.stderr)
     size = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
     print(f"packed {len(written)} cells into {folder} ({size / 1e6:.1f} MB there)")
@@ -117,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for warning in runs.warnings:
             print(warning, file=sys.stderr)
         if options.pack:
-            pack_study(runs, home, options.pack)
+            pack_study(runs, home, options.pack, options.bases or options.pack / "bases")
     except UserError as reason:
         print(f"refused: {reason}", file=sys.stderr)
         return 2

@@ -82,7 +82,7 @@ def check_study(configs: Iterable[Config]) -> None:
     import torch
 
     from dapo_lit.build.parts import Parts
-    from dapo_lit.cli.study_plan import packed_cell
+    from dapo_lit.cli.study_plan import check_base, packed_cell
     from dapo_lit.preflight.training import check_run
     from dapo_lit.runs.run_folder import is_done
 
@@ -94,6 +94,7 @@ def check_study(configs: Iterable[Config]) -> None:
             parts = Parts(config)
             with parts.verifier:
                 check_run(parts)
+            check_base(config, arm, start_of(parts))
             return
 
 
@@ -129,7 +130,7 @@ def run_study(study: Sweep, run: Callable[[Config, list[str]], None] = train) ->
 def train_first(config: Config, overrides: list[str], run_start: RunStart) -> None:
     """Rank 0: runs one training, which this process claims meanwhile, unless it is done or another process runs it."""
     from dapo_lit.build.parts import Parts
-    from dapo_lit.cli.study_plan import packed_cell
+    from dapo_lit.cli.study_plan import check_base, packed_cell
     from dapo_lit.lit.fit import own_callbacks
     from dapo_lit.preflight.training import check_run
     from dapo_lit.runs.run_folder import is_done, open_run, run_path
@@ -151,6 +152,8 @@ def train_first(config: Config, overrides: list[str], run_start: RunStart) -> No
     with claimed(path) as owner:
         parts = Parts(config, run_start.ranks)
         check_run(parts)
+        if not (config.resume and any((path / CHECKPOINTS).glob("step_*.ckpt"))):  # a checkpoint has its own start
+            check_base(config, arm, start_of(parts))
         own_callbacks(config, path)
         if config.logger.lightning:
             built("logger.lightning", config.logger.lightning, path)
@@ -187,18 +190,21 @@ def train_in(folder: RunFolder, config: Config, parts: Parts, run_start: RunStar
     from dapo_lit.runs.bind import bind, step_of
     from dapo_lit.runs.checkpoint_files import newest_good
     from dapo_lit.runs.loggers import Loggers
-    from dapo_lit.runs.resume import forked_from
+    from dapo_lit.runs.resume import check_reference, forked_from
     from dapo_lit.study.report.run_page import write_run_page
 
     loggers = None
     try:
         saved = folder.path / CHECKPOINTS
         state, origin = (newest_good(saved, run_start.ranks), {}) if folder.resumes else forked_from(config)
+        if state:
+            continued = Path(config.fork.run) if config.fork else folder.path
+            check_reference(continued, config, start_of(parts)["base_weights"])
         start = StartPoint(folder, state)
         bind(folder.path, step_of(state.name) if state and folder.resumes else 0)
         run_start.broadcast(start)
         if not folder.resumes:
-            folder.write_run(**{"base_weights": parts.base_weights} | origin)
+            folder.write_run(**start_of(parts) | origin)
         loggers = Loggers(config, folder, write_run_page)
         module, stop = fit(config, parts, start, loggers, run_start.ranks)
     except BaseException as error:
@@ -227,6 +233,12 @@ def train_in(folder: RunFolder, config: Config, parts: Parts, run_start: RunStar
             requeue()
         raise SystemExit(0)  # ends a multirun too: the process was asked to stop, not only this run
     finish(folder, config, loggers)
+
+
+def start_of(parts: Parts) -> dict[str, str | None]:
+    """What run.json says of the weights that a run starts from; None for a policy from elsewhere."""
+    base = parts.base
+    return {"base_weights": base and base.weights, "base_origin": base and base.origin}
 
 
 def finish(folder: RunFolder, config: Config, loggers: Loggers) -> None:

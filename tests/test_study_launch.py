@@ -206,6 +206,36 @@ def test_a_packed_cell_with_the_same_config_is_not_run_again(study, capsys):
     assert "4 done of 4 cells" in capsys.readouterr().out
 
 
+def test_a_cell_does_not_start_from_other_weights_than_the_arms_of_its_seed(study, tmp_path, capsys):
+    """Neither where those are runs nor where they are packed; without the key it starts from theirs."""
+    packed, bases = tmp_path / "packed", tmp_path / "bases"
+    assert status([str(study / STUDY), "--pack", str(packed), "--bases", str(bases)]) == 0
+    assert not (packed / "bases").exists()
+    for base in bases.iterdir():
+        content = bytearray((base / "model.safetensors").read_bytes())
+        content[-1] ^= 1
+        (base / "model.safetensors").write_bytes(content)
+    shutil.rmtree(study / STUDY / OTHER)
+    for packed_cells in ((), (f"study.packed={packed}",)):
+        if packed_cells:
+            shutil.rmtree(study / STUDY / "dapo")
+        capsys.readouterr()
+        cell = (
+            "+study=placebo",
+            *TINY,
+            f"study.arm='{OTHER}'",
+            "seed=1",
+            "study_name=placebo_four_sums",
+            *packed_cells,
+        )
+        assert train_here(*cell, f"policy.base_from={bases}", cwd=study) == 2
+        error = capsys.readouterr().err
+        assert "dapo/seed_1 and this cell: one recipe of a base policy and two sets of weights" in error
+        assert f"(policy.base_from={bases})" in error
+        assert not (study / STUDY / OTHER / "seed_1" / "run.json").exists()
+    assert train_here(*cell, cwd=study) == 0
+
+
 def test_a_cell_that_another_process_works_on_is_left_alone(study, capsys):
     shutil.rmtree(study / STUDY / "dapo" / "seed_0")
     shutil.rmtree(study / STUDY / OTHER / "seed_0")

@@ -1,13 +1,16 @@
-"""The base policy that a task's config asks for, pre-trained on first use."""
+"""The base policy that a task's config asks for: where it is from, which weights it has; pre-trained on first use."""
 
 import hashlib
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dapo_lit.config import ConfigError
 from dapo_lit.config.sections import Policy, Task
+from dapo_lit.errors import DamagedError
 from dapo_lit.files import replacing
+from dapo_lit.manifest import read_manifest
 from dapo_lit.policy.base import BaseSpec, Demonstrations, Stage, default_cache, prepare_base
 from dapo_lit.tasks import chain_sum, four_sums, parity, string_programs
 
@@ -18,18 +21,26 @@ CHARACTERS = {
     "four_sums": four_sums.CHARACTERS,
 }
 """Vocabularies of the base policies."""
+WEIGHTS = "model.safetensors"
+SHIPPED = Path(__file__).parent.parent / "base_policies"
+"""Base policies that come with the package. Their manifest has the hashes of their weights; README.md, their origin."""
 
 
-SHIPPED = Path("experiments")
-"""The folder of committed studies, each with its base policies in a folder `bases`."""
+@dataclass(frozen=True)
+class BasePolicy:
+    """A base policy on disk."""
+
+    folder: Path
+    weights: str
+    """The hash of its weights. A recipe does not decide them: pre-training adds up in another order on another kind of
+    processor."""
+    origin: str
+    """Where it is from, as run.json and the table of checks say it."""
 
 
 def policy_folder(policy: Policy, task: Task) -> str | Path:
-    """The policy's path, or the folder of the task's base policy: shipped with a study, cached, or pre-trained now."""
-    if policy.path:
-        return policy.path
-    spec = base_spec(policy, task)
-    return shipped(spec) or prepare_base(spec)
+    """The policy's path, or the folder of the task's base policy, which is pre-trained if it is not there yet."""
+    return policy.path or find_base(policy, task).folder
 
 
 def base_spec(policy: Policy, task: Task) -> BaseSpec:
@@ -41,40 +52,50 @@ def base_spec(policy: Policy, task: Task) -> BaseSpec:
     return BaseSpec(f"{task.label}-{policy.name}", policy.architecture, CHARACTERS[task.name], task.base_seed, stages)
 
 
-def shipped(spec: BaseSpec) -> Path | None:
-    """The base policy as a committed study has it, which comes before one of this machine; None if none has.
+def find_base(policy: Policy, task: Task) -> BasePolicy:
+    """The task's base policy: in the folder `policy.base_from`; else the package's; else this machine's.
 
-    Pre-training adds up in another order on another kind of processor, so a recipe gives the same weights only on
-    machines of one kind. To extend a study, or to repeat its cells, takes its own weights.
+    Nothing else is searched: which weights a command starts from depends on neither the working directory nor what
+    lies near it.
+
+    Raises ConfigError: `policy.base_from` has none of this recipe.
+    Raises DamagedError: the package's is missing or has other weights than it was shipped with.
     """
-    found = {weights_of(folder): folder for folder in sorted(SHIPPED.glob(f"**/bases/{spec.folder_name()}"))}
-    if len(found) > 1:
-        listed = " and ".join(map(str, found.values()))
-        raise ConfigError(f"{listed} are one base policy with different weights; move the one away that is not meant")
-    return next(iter(found.values()), None)
+    name = base_spec(policy, task).folder_name()
+    if policy.base_from is not None:
+        folder = Path(policy.base_from).expanduser() / name
+        if not (folder / WEIGHTS).is_file():
+            missing = f"there is no {name}" if folder.parent.is_dir() else "no such folder"
+            raise ConfigError(
+                f"policy.base_from={policy.base_from}: {missing} (base policy {task.base_seed} of {task.label}); null "
+                "takes the package's, or pre-trains one"
+            )
+        return BasePolicy(folder, weights_of(folder), f"policy.base_from={policy.base_from}")
+    if shipped := (read_manifest(SHIPPED) or {"bases": {}})["bases"].get(name):
+        folder = SHIPPED / name
+        if not (folder / WEIGHTS).is_file() or weights_of(folder) != shipped["weights"]:
+            raise DamagedError(f"{folder} is not as it was shipped; install the package again")
+        return BasePolicy(folder, shipped["weights"], f"shipped with dapo_lit (made on {shipped['processor']})")
+    folder = prepare_base(base_spec(policy, task))
+    return BasePolicy(folder, weights_of(folder), f"pre-trained on this machine, {folder.parent}")
 
 
 def weights_of(folder: Path) -> str:
     """A hash of the weights in a policy's folder."""
-    return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()[:16]
-
-
-def base_weights(policy: Policy, task: Task) -> str | None:
-    """A hash of the weights of the task's base policy; None for a policy from elsewhere."""
-    return None if policy.path else weights_of(Path(policy_folder(policy, task)))
+    return hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()[:16]
 
 
 def pack_base(policy: Policy, task: Task, weights: str, bases: Path) -> str | None:
     """Copies the base policy with these weights into `bases`; a sentence where this machine does not have it."""
-    spec = base_spec(policy, task)
-    target = bases / spec.folder_name()
-    if target.is_dir() and weights_of(target) == weights:
-        return None
-    source = default_cache() / spec.folder_name()
-    if not source.is_dir() or weights_of(source) != weights:
-        return f"the base policy {weights} (task.base_seed={task.base_seed}) is not in {default_cache()}: not packed"
-    if target.is_dir():
-        return f"{target} has other weights than {weights}: not packed"
+    name = base_spec(policy, task).folder_name()
+    target = bases / name
+    if (target / WEIGHTS).is_file():
+        return None if weights_of(target) == weights else f"{target} has other weights than {weights}: not packed"
+    places = [Path(policy.base_from).expanduser()] if policy.base_from else [SHIPPED, default_cache()]
+    has = (p / name for p in places if (p / name / WEIGHTS).is_file() and weights_of(p / name) == weights)
+    if (source := next(has, None)) is None:
+        searched = " or ".join(map(str, places))
+        return f"the base policy {weights} (task.base_seed={task.base_seed}) is not in {searched}: not packed"
     bases.mkdir(parents=True, exist_ok=True)
     with replacing(target) as draft:
         shutil.copytree(source, draft)

@@ -10,7 +10,7 @@ import torch
 from huggingface_hub import snapshot_download
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from dapo_lit.build.base_policy import CHARACTERS, base_weights, policy_folder
+from dapo_lit.build.base_policy import CHARACTERS, BasePolicy, find_base
 from dapo_lit.build.engine import build_engine
 from dapo_lit.build.problem_sets import OpenBenchmark, Problems, open_benchmark, problems
 from dapo_lit.config import Config, ConfigError
@@ -39,15 +39,19 @@ class Parts:
     def problems(self) -> Problems:
         return problems(self.config)
 
-    @cached_property
+    @property
     def policy_folder(self) -> str | Path:
-        """The folder of the policy's weights; a base policy that is not cached is pre-trained first."""
-        return policy_folder(self.config.policy, self.config.task)
+        """The folder or hub id of the policy's weights."""
+        return self.config.policy.path or self._base.folder
+
+    @property
+    def base(self) -> BasePolicy | None:
+        """The task's base policy, which is pre-trained if it is nowhere yet; None for a policy from elsewhere."""
+        return None if self.config.policy.path else self._base
 
     @cached_property
-    def base_weights(self) -> str | None:
-        """A hash of the weights that the task's base policy has on this machine; None for a policy from elsewhere."""
-        return base_weights(self.config.policy, self.config.task)
+    def _base(self) -> BasePolicy:
+        return find_base(self.config.policy, self.config.task)
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:

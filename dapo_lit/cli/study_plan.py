@@ -4,6 +4,7 @@ settings of packed cells, with which further pairs are made whatever the shipped
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,18 @@ from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.identity import differences, identity, put
 from dapo_lit.config.shipped import base_of
 from dapo_lit.config.study import Control
-from dapo_lit.errors import suggestion
+from dapo_lit.errors import DamagedError, suggestion
 from dapo_lit.imports import names_code
+from dapo_lit.run_files import RECORD, read_config, read_record
 from dapo_lit.runs.resume import describe
 from dapo_lit.study.compare.calibration import CALIBRATE, PLACEBO
 from dapo_lit.study.compare.contrasts import contrasts, pair, primary_family
 from dapo_lit.study.compare.sequential import planned_looks
 from dapo_lit.study.compare.statistics import pairs_needed
 from dapo_lit.study.designs import Design
+from dapo_lit.study.read.guard import base_recipe, other_base
 from dapo_lit.study.read.outcomes import in_words
-from dapo_lit.study.read.packed_cells import packed_config, read_packed
+from dapo_lit.study.read.packed_cells import packed_config, packed_seed, read_packed
 from dapo_lit.study.read.registration import FILE, Family, Plan, Registered, entries_in_force
 
 SEEDED = ("seed", "task.base_seed")
@@ -197,6 +200,35 @@ def _registered_plan(config: Config) -> Plan | None:
     packed = config.own_study.packed if config.study else None
     entries = entries_in_force(Path(config.runs_dir) / config.study_name, Path(packed) if packed else None)
     return Plan.read(entries[-1]["plan"]) if entries else None
+
+
+def check_base(config: Config, arm: str, start: Mapping[str, Any]) -> None:
+    """Refuses a cell of a study that would start from other weights than other arms of its seed did, packed or not.
+
+    start: what run.json will say of its base policy.
+    Raises ConfigError: the report would refuse the study after all the work.
+    """
+    if config.study is None or config.fork is not None or start["base_weights"] is None:
+        return
+    recipe = base_recipe(identity(config.model_dump(mode="json")))
+    for cell, (record, tree) in _cells_of_seed(config, arm).items():
+        if record.get("base_weights") in (None, start["base_weights"]) or "origin" in record:
+            continue
+        if base_recipe(identity(tree)) == recipe:
+            raise ConfigError(f"{cell} and this cell: {other_base(record, start)}")
+
+
+def _cells_of_seed(config: Config, arm: str) -> dict[Path, tuple[dict[str, Any], dict[str, Any]]]:
+    """run.json and config of the other arms of a cell's seed."""
+    section, seed, found = config.own_study, config.replicate, {}
+    for file in sorted((Path(config.runs_dir) / config.study_name).glob(f"*/seed_{seed}/{RECORD}")):
+        if file.parent.parent.name != arm:
+            with suppress(DamagedError):  # the report names it
+                found[file.parent] = read_record(file.parent), read_config(file.parent)
+    if section.packed:
+        folder = Path(section.packed)
+        found |= {folder / name / f"seed_{seed}": cell for name, cell in packed_seed(folder, seed).items()}
+    return found
 
 
 def packed_cell(config: Config, arm: str) -> Path | None:

@@ -104,8 +104,12 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str
 def same_experiment(record: Tree, tree: Tree, other_record: Tree, other_tree: Tree) -> bool:
     """True if two runs, each given by its run.json and config.yaml, are the same experiment.
 
-    A newer version may have added keys, which changes the hash: unless the hashes agree, the configs are compared.
+    A newer version may have added keys, which changes the hash: unless the hashes agree, the configs are compared. The
+    config has no more than the recipe of a base policy: runs with other weights of it do not repeat each other.
     """
+    weights = {record.get("base_weights") for record in (record, other_record)} - {None}
+    if len(weights) > 1:
+        return False
     hashes = record.get("config_hash"), other_record.get("config_hash")
     if hashes[0] == hashes[1] or not (tree and other_tree):
         return hashes[0] == hashes[1]

@@ -72,6 +72,9 @@ class Policy(Section):
     """Folder name of a policy that is made here."""
     path: str | None
     """A hub id or a Hugging Face folder; null: the task's base policy, a random one if `task.base` is null."""
+    base_from: Annotated[str | None, BOOKKEEPING]
+    """A folder of base policies, such as those of a packed study, and no others are taken; null: the package's where it
+    ships this one, else one that is pre-trained on this machine once. `base_weights` in run.json says which it was."""
     architecture: dict[str, Any] | None
     """transformers' model configuration (model_type and sizes) if the weights are made here."""
     dtype: Literal["float32", "bfloat16", "float16"]
@@ -82,6 +85,8 @@ class Policy(Section):
     def faults(self) -> Iterator[str]:
         if not self.path and not self.architecture:
             yield ("policy.architecture is needed if policy.path is null; or give policy.path a hub id or a folder")
+        if self.path and self.base_from:
+            yield (f"policy.base_from={self.base_from} is where base policies are, and policy.path={self.path} is none")
 
 
 class Task(Section):

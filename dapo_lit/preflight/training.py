@@ -26,6 +26,7 @@ def check_run(parts: Parts) -> None:
             "weights": lambda: check_dtype(parts.config),
             "device": lambda: _check_device(parts),
             "problems": lambda: _check_problems(parts),
+            **({} if parts.config.policy.path else {"base": lambda: _find_base(parts)}),
             "policy": lambda: check_policy_parts(parts),
             "tokenizer": lambda: check_tokenizer(parts.tokenizer, parts.policy, parts.policy_folder),
             "prompts": lambda: _check_prompts(parts),
@@ -35,6 +36,13 @@ def check_run(parts: Parts) -> None:
             "engine": lambda: _check_engine(parts),
         }
     )
+
+
+def _find_base(parts: Parts) -> Finding:
+    """Which base policy the run starts from; pre-trains it where there is none yet."""
+    base, task = parts.base, parts.config.task
+    assert base is not None
+    return Finding(f"{task.label} {task.base_seed}, weights {base.weights}, {base.origin}")
 
 
 def _check_switches(config: Config) -> Finding:

@@ -31,6 +31,7 @@ from dapo_lit.rollout.records import Group
 from dapo_lit.run_files import check_kept, read_table
 from dapo_lit.runs.checkpoint_files import before_step, fault, kept_states
 from dapo_lit.runs.checkpoint_weights import check_entries
+from dapo_lit.runs.resume import check_reference
 from dapo_lit.runs.rollout_table import rollouts_file
 from dapo_lit.runs.safe_loading import only_state
 from dapo_lit.step.batch import MicroBatch, RolloutStep, TokenBatch
@@ -248,6 +249,7 @@ def trained_weights(module: DAPOModule) -> list[Tensor]:
 
 def _replay(recording: Recording, config: Config, weights_in: Path | None) -> Replayed:
     parts = Parts(config)
+    check_reference(recording.checkpoint.parent.parent, config, parts.base and parts.base.weights)
     datamodule = RolloutDataModule(config, parts)
     datamodule.setup("fit")
     assert datamodule.collector is not None

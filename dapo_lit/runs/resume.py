@@ -10,7 +10,7 @@ from dapo_lit.config.identity import differences, flatten, identity, kind_of, wi
 from dapo_lit.config.sections import EXECUTION, HORIZON
 from dapo_lit.errors import DamagedError
 from dapo_lit.manifest import sum_of
-from dapo_lit.run_files import CHECKPOINTS, read_config, read_metrics
+from dapo_lit.run_files import CHECKPOINTS, read_config, read_metrics, read_record
 from dapo_lit.runs.checkpoint_files import before_step, fault
 
 
@@ -66,7 +66,26 @@ def forked_from(config: Config) -> tuple[Path | None, dict[str, Any]]:
     files = sorted(state.iterdir()) if state.is_dir() else [state]
     digest = hashlib.sha256(" ".join(map(sum_of, files)).encode()).hexdigest()[:16]
     # In place of the base policy's: forks of one state share their start, and of two states they do not.
-    return state, {"origin": {"run": str(run), "step": step, "state": digest}, "base_weights": digest}
+    start = {"base_weights": digest, "base_origin": f"the state before step {step} of {run}"}
+    return state, {"origin": {"run": str(run), "step": step, "state": digest}} | start
+
+
+def check_reference(run: Path, config: Config, weights: str | None) -> None:
+    """Refuses to go on from a run with another reference policy than it had.
+
+    A checkpoint does not hold the reference: it is the base policy, loaded anew, and that of another machine or another
+    folder may have other weights.
+
+    weights: the hash of the base policy's here.
+    Raises ConfigError: the run started from others, and its loss has a KL term.
+    """
+    record = read_record(run)
+    before, origin = record.get("base_weights"), record.get("base_origin", "origin not recorded")
+    if config.algorithm.kl.beta and "origin" not in record and None not in (before, weights) and before != weights:
+        raise ConfigError(
+            f"{run} started from a base policy with the weights {before} ({origin}), and here they are {weights}, so "
+            "its KL term would have another reference; policy.base_from=FOLDER names the folder that has the run's"
+        )
 
 
 def describe(changes: Mapping[str, list[Any]]) -> str:

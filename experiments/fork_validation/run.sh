@@ -15,6 +15,7 @@ case $regime in
 esac
 if [ "$regime" = joint ]; then   # only DAPO is needed, up to its last state
   "$python" -m dapo_lit.train -m +study=leave_one_out +regime=joint study_name=${out}_whole study.arm=dapo 'seed=range(40,48)' \
+    policy.base_from=experiments/bases/factorial_joint \
     'replay.record=[4,8]' budget.steps=11 evaluation.every=0 evaluation.final_samples=2 study.underpowered=true
 else
   "$python" -m dapo_lit.train -m +study=leave_one_out "+regime=$regime" study_name=${out}_whole "study.arms=[dapo,$arms]" \

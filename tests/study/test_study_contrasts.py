@@ -178,7 +178,9 @@ def test_the_arms_of_a_seed_must_share_the_weights_of_their_base_policy(tmp_path
     for arm, weights in ((dapo, "a"), (without, "b")):
         write(arm, 3, weights)
     (reason,) = guard.refusals(load(tmp_path))
-    assert reason.startswith("the base policies of dapo/seed_3 and dapo-clip_higher/seed_3 have one recipe and other")
+    assert reason.startswith(
+        "dapo/seed_3 and dapo-clip_higher/seed_3: one recipe of a base policy and two sets of weights"
+    )
 
 
 def test_the_base_seed_may_follow_the_seed_but_nothing_else_may(tmp_path: Path) -> None:

@@ -100,15 +100,25 @@ def _unequal_bases(runs: Runs) -> list[str]:
         weights = run.record.get("base_weights")
         if weights is None:  # an older run, or a policy from elsewhere
             continue
-        recipe = {key: value for key, value in run.identity.items() if key.startswith(("task.", "policy."))}
-        twin = first.setdefault((run.seed, repr(sorted(recipe.items()))), run)
+        twin = first.setdefault((run.seed, base_recipe(run.identity)), run)
         if weights != twin.record["base_weights"]:
-            return [
-                f"the base policies of {twin.name} and {run.name} have one recipe and other weights "
-                f"({twin.record['base_weights']}, {weights}), as machines of different kinds make them: train all arms "
-                "of a seed on one kind, or copy the cache of base policies (DAPO_LIT_CACHE)"
-            ]
+            return [f"{twin.name} and {run.name}: {other_base(twin.record, run.record)}"]
     return []
+
+
+def base_recipe(identity: Mapping[str, Any]) -> str:
+    """What the recipe of a run's base policy is made of, as text that two runs can be compared by."""
+    return repr(sorted((key, value) for key, value in identity.items() if key.startswith(("task.", "policy."))))
+
+
+def other_base(before: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """What is wrong with two arms of a seed whose run.json, or what will be in it, have other weights of one base."""
+    one, other = (f"{x['base_weights']} ({x.get('base_origin') or 'origin not recorded'})" for x in (before, here))
+    return (
+        f"one recipe of a base policy and two sets of weights, {one} and {other}. Machines of different kinds make "
+        "different ones: policy.base_from=FOLDER takes the base policies of a packed study, and DAPO_LIT_CACHE names a "
+        "cache that machines can share"
+    )
 
 
 def _within_arm(runs: Runs) -> list[str]:

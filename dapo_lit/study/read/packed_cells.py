@@ -46,6 +46,15 @@ def packed_config(folder: Path, arm: str, seed: int) -> dict[str, Any] | None:
     return json.loads(str(found["config"].iloc[0])) if len(found) else None
 
 
+def packed_seed(folder: Path, seed: int) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """arm -> run.json and config of the cells of a seed that are packed in this folder."""
+    if not (folder / CELLS).is_file():
+        return {}
+    cells = read_table(folder / CELLS, [*CELL, "run", "config"])
+    rows = cells[cells["seed"] == seed].to_dict("records")
+    return {str(row["arm"]): (json.loads(row["run"]), json.loads(row["config"])) for row in rows}
+
+
 def write_packed(runs: Iterable[Run], folder: Path) -> None:
     """Writes these runs, and no others, as the packed cells of `folder`; cells.parquet last."""
     listed = list(runs)

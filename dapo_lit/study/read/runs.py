@@ -171,7 +171,8 @@ def load(*paths: str | Path) -> Runs:
                 twin = found.setdefault((run.study, run.arm, run.seed), run)
                 if not same_experiment(twin.record, twin.config, run.record, run.config):
                     raise StudyError(
-                        f"{twin.folder} and {run.folder} are the same cell with different configs; name one of them"
+                        f"{twin.folder} and {run.folder} are the same cell with different configs or base policies; "
+                        "name one of them"
                     )
     if not found:
         reasons = "; ".join(f"{folder}: {reason}" for folder, reason in unreadable.items())

@@ -1,0 +1,55 @@
+"""Pre-trains the base policies that come with the package, and writes them with a manifest to dapo_lit/base_policies.
+
+    python experiments/ship_bases.py
+
+They are the one that `make train` starts from and the six of the README's second command, so that both start training
+at once, from the same weights on every machine. A recipe does not decide the weights: on another kind of processor
+pre-training adds up in another order, and this script makes other base policies. Then every number that a page quotes
+of these two commands is to be made again. Six minutes of processor time.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+import torch
+
+from dapo_lit.build.base_policy import SHIPPED, base_spec, weights_of
+from dapo_lit.cli.command import compose
+from dapo_lit.manifest import MANIFEST, write_manifest
+from dapo_lit.policy.base import prepare_base
+from dapo_lit.runs.run_folder import git
+
+COMMANDS = [
+    ["+experiment=dapo", "+regime=joint"],
+    *(["+experiment=ablate_clip_higher", f"seed={seed}"] for seed in range(6)),
+]
+"""Command lines of dapo_lit.train whose base policies are shipped."""
+
+
+def processor() -> str:
+    """Name, family and model of the processor, and the instructions that torch uses: what rounding depends on."""
+    words = [line.split(":", 1) for line in Path("/proc/cpuinfo").read_text().splitlines() if ":" in line]
+    found = {key.strip(): value.strip() for key, value in words}
+    capability = torch.backends.cpu.get_cpu_capability()
+    return f"{found['model name']}, family {found['cpu family']}, model {found['model']}, {capability}"
+
+
+def main() -> None:
+    cache = Path(os.environ.get("DAPO_LIT_CACHE", "build/base_policies"))
+    made = {"processor": processor(), "torch": torch.__version__, "commit": git("rev-parse", "HEAD")}
+    bases = {}
+    for command in COMMANDS:
+        config = compose(*command)
+        spec = base_spec(config.policy, config.task)
+        folder = prepare_base(spec, cache)
+        shutil.rmtree(SHIPPED / folder.name, ignore_errors=True)
+        shutil.copytree(folder, SHIPPED / folder.name)
+        name = {"task": config.task.label, "base_seed": config.task.base_seed, "command": " ".join(command)}
+        bases[folder.name] = {"weights": weights_of(folder), **name, **made}
+    (SHIPPED / MANIFEST).unlink(missing_ok=True)
+    write_manifest(SHIPPED, {"bases": bases})
+
+
+if __name__ == "__main__":
+    main()
