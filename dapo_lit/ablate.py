@@ -10,6 +10,7 @@ follow, such as task.max_response_tokens=64, task.eval_path=test.csv, budget.ste
 """
 
 import argparse
+import io
 import re
 import shlex
 import sys
@@ -17,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
+from typing import Any, TextIO
 
 from dapo_lit.cli.arguments import CommandParser
 from dapo_lit.cli.command import compose, reported
@@ -191,15 +192,33 @@ def probe(technique: str, study: Config, settings: Sequence[str], times: int) ->
 
 
 def train_probe(config: Config, overrides: list[str]) -> None:
-    """The checks of a training, on the screen, then the training itself, whose output goes into a log."""
+    """The checks of a training, on the screen, then the training itself: its steps too, all else in a log."""
     from dapo_lit.train import check_study, train
 
     check_study([config])
     log = Path(config.runs_dir) / config.study_name / "probe.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     print(f"training {config.budget.steps} steps; what they print is in {log}", flush=True)
-    with log.open("a", encoding="utf-8") as opened, redirect_stdout(opened):
+    with log.open("a", encoding="utf-8") as opened, redirect_stdout(StepLines(opened, sys.stdout)):
         train(config.model_copy(update={"preflight": False}), overrides)
+
+
+class StepLines(io.TextIOBase):
+    """Writes everything into a log, and the lines of steps, with the time left, on the screen as well."""
+
+    def __init__(self, log: TextIO, screen: TextIO) -> None:
+        self.log, self.screen, self.line = log, screen, ""
+
+    def write(self, text: str) -> int:
+        self.log.write(text)
+        *lines, self.line = (self.line + text).split("\n")
+        for line in lines:
+            if line.startswith("step "):
+                print(f"  {line}", file=self.screen, flush=True)
+        return len(text)
+
+    def flush(self) -> None:
+        self.log.flush()
 
 
 def cost(config: Config, rows: Sequence[dict[str, Any]]) -> list[str]:

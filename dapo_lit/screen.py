@@ -1,12 +1,18 @@
-"""Output of the commands: no control sequences from elsewhere, lines fit the terminal, and losing it ends nothing."""
+"""Output of the commands: no control sequences from elsewhere, lines fit the terminal, and losing it ends nothing.
+
+A status line says how far a long task is.
+"""
 
 import os
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, ClassVar, TypeVar
+
+T = TypeVar("T")
 
 CONTROL = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, the cursor
@@ -28,6 +34,10 @@ START = re.compile(r"^ *(\S{1,12} {2,})?")
 """A line's indent and, in a table without borders, its name: where its further lines start."""
 
 
+COMMAND = re.compile(r" *(\w+ {2,})?\S*python\S* -m ")
+"""A line that is a command, perhaps behind a name."""
+
+
 def folded(text: str, width: int) -> str:
     """Breaks lines longer than `width` characters at spaces; commands stay whole, so that they can be copied.
 
@@ -38,7 +48,7 @@ def folded(text: str, width: int) -> str:
     fold = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False, expand_tabs=False)
     lines = text.split("\n")
     for place, line in enumerate(lines):
-        if len(line) > width and not line.lstrip().startswith("python "):
+        if len(line) > width and not COMMAND.match(line):
             fold.subsequent_indent = " " * (len(line) - len(START.sub("", line)))
             lines[place] = fold.fill(line)
     return "\n".join(lines)
@@ -64,6 +74,76 @@ def print_table(
     Console(width=width).print(table)
 
 
+class StatusLine:
+    """How far a task is and how long the rest takes, on standard error; nothing for one that is done in FIRST_S.
+
+    On a terminal it is one line, rewritten in place, that goes when the task ends or anything else is printed.
+    Elsewhere, as in a log, a line is printed now and then.
+    """
+
+    FIRST_S, EVERY_S, REWRITE_S = 5.0, 15.0, 0.5
+    """Seconds before the first line, between two lines that stay, and between two states of one that is rewritten."""
+    enabled: ClassVar[bool] = True
+    """False: none in this process."""
+    _length: ClassVar[int] = 0
+    """Characters of the line that is on the terminal now."""
+
+    def __init__(self, task: str) -> None:
+        self.task = task
+        self.started = time.monotonic()
+        self.due = self.started + self.FIRST_S
+
+    def update(self, done: float, total: float, words: str) -> None:
+        """Shows `words`, such as `3 of 16 updates`, if it is time to, and the time left at the rate so far."""
+        now = time.monotonic()
+        if now < self.due or not self.enabled:
+            return
+        left = f", about {duration((now - self.started) * (total - done) / done)} left" if done > 0 else ""
+        on_terminal = sys.stderr.isatty()
+        # A log of a step of hours is not to be full of them: later lines are a tenth of the time so far apart.
+        self.due = now + (self.REWRITE_S if on_terminal else max(self.EVERY_S, 0.1 * (now - self.started)))
+        text = f"{self.task}: {words}{left}"
+        if not on_terminal:
+            print(text, file=sys.stderr, flush=True)
+            return
+        text = text[: shutil.get_terminal_size().columns - 1]
+        self.erase()
+        print(text, end="", file=sys.stderr, flush=True)
+        StatusLine._length = len(text)
+
+    @classmethod
+    def erase(cls) -> None:
+        """Removes the line from the terminal; whatever prints there calls it first."""
+        if length := cls._length:
+            cls._length = 0  # first: printing comes back here
+            print("\r" + " " * length, end="\r", file=sys.stderr, flush=True)
+
+    def __enter__(self) -> "StatusLine":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.erase()
+
+
+def with_status(items: Iterable[T], total: int, task: str, unit: str) -> Iterator[T]:
+    """The items, with a status line that says how many of them are done."""
+    with StatusLine(task) as line:
+        for done, item in enumerate(items):
+            line.update(done, total, f"{done:,} of {total:,} {unit}")
+            yield item
+
+
+def duration(seconds: float) -> str:
+    """A time in one unit, as precise as an estimate is.
+
+    >>> duration(0.2), duration(75), duration(150), duration(9000)
+    ('1 s', '75 s', '3 min', '2.5 h')
+    """
+    if seconds < 100:
+        return f"{max(1, round(seconds))} s"
+    return f"{-(-seconds // 60):.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 class Unfailing:
     """A stream whose failure (a closed pipe, a full disk, a lost terminal) is said once, and the rest dropped.
 
@@ -74,6 +154,7 @@ class Unfailing:
         self.stream = stream
 
     def write(self, text: str) -> int:
+        StatusLine.erase()
         fits = "\x1b" in text or not self.stream.isatty()
         shown = text if fits else folded(text, shutil.get_terminal_size().columns)
         self._try(lambda: self.stream.write(shown))

@@ -24,6 +24,7 @@ from dapo_lit.run_files import CHECKPOINTS, DONE, RECORD, TABLES, lost_files, re
 from dapo_lit.runs.claim import claimed, holder
 from dapo_lit.runs.extensions import built
 from dapo_lit.runs.preemption import requeue
+from dapo_lit.screen import StatusLine
 from dapo_lit.study.designs import arm_name
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def train(config: Config, overrides: list[str]) -> None:
 
     silence_libraries()
     with joined(config.trainer) as ranks:
+        StatusLine.enabled = config.logger.progress != "none" and ranks.rank == 0
         torch.set_num_threads(config.trainer.threads)
         # On a GPU: 16-bit products are what they are, and a float32 head loses nothing, since its factors have 8 bits.
         torch.set_float32_matmul_precision("high" if config.trainer.strategy == "fsdp" else "highest")
@@ -243,7 +245,7 @@ def start_of(parts: Parts) -> dict[str, str | None]:
 
 def finish(folder: RunFolder, config: Config, loggers: Loggers) -> None:
     """Marks the run as done, writes its page and prints its summary."""
-    from dapo_lit.cli.run_summary import print_summary
+    from dapo_lit.cli.run_summary import print_summary, what_next
     from dapo_lit.study.report.run_page import write_run_page
 
     status = folder.read_run()["status"]
@@ -252,7 +254,7 @@ def finish(folder: RunFolder, config: Config, loggers: Loggers) -> None:
     page = write_run_page(folder.path)
     loggers.close()
     print_summary(folder, config)
-    print(f"run     {folder.path}\npage    {page}", flush=True)
+    print("\n".join(filter(None, (f"run     {folder.path}\npage    {page}", what_next(folder.path)))), flush=True)
 
 
 def print_findings(config: Config) -> int:

@@ -1,6 +1,7 @@
 """One command ablates a technique on a model folder and a file of problems."""
 
 import json
+import re
 
 import pytest
 from command_line import run_cli
@@ -12,7 +13,7 @@ SUMS = ((1, 2), (2, 2), (3, 1), (4, 3))
 SETTINGS = (
     "task.max_prompt_tokens=8", "task.max_response_tokens=4", "algorithm.num_prompts=4",
     "algorithm.minibatch_prompts=2", "algorithm.optimizer.lr=1e-2", "budget.steps=2", "study.until=null",
-    "study.seeds=[0,1]", "study.underpowered=true", "evaluation.every=0", "logger.progress=none",
+    "study.seeds=[0,1]", "study.underpowered=true", "evaluation.every=0",
 )  # fmt: skip
 
 
@@ -32,6 +33,7 @@ def test_it_finds_columns_probes_and_runs_the_study_which_the_same_command_conti
     done = ablate(folder)
     assert done.returncode == 0, done.stderr
     assert "problem from `Query`, answer from `target`" in done.stdout
+    assert re.search(r"^  step 3/3  .*eta", done.stdout, re.MULTILINE)  # of the probe
     study = folder[0] / "runs" / "ablate_clip_higher_sums"
     plan = json.loads((study / "study.json").read_text())[0]["plan"]
     assert (plan["reference"], plan["metric"]) == ("dapo-clip_higher", "rollout/accuracy")

@@ -1,6 +1,7 @@
 """A recorded step once more: as it was under the recorded switches, and to the token what others change."""
 
 import json
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +14,12 @@ from damages import resealed
 from plain_losses import losses_of
 
 from dapo_lit.build.parts import Parts
+from dapo_lit.cli.fork import for_each_state
+from dapo_lit.cli.run_summary import what_next
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.errors import DamagedError
 from dapo_lit.objective.losses import clipped_policy_loss
-from dapo_lit.replay import arms_of, changed, main
+from dapo_lit.replay import arms_of, changed, main, parse_arguments
 from dapo_lit.replays.recorded_step import Recording, Replayed, open_recording, recorded_steps, replay
 from dapo_lit.replays.tables import summary_row, token_table
 from dapo_lit.techniques import REGISTER
@@ -195,3 +198,16 @@ def test_code_that_the_command_line_names_needs_no_further_word(recorded_run, tm
     run, module = foreign(recorded_run, tmp_path)
     assert main([str(run), "step=1", f"algorithm.loss={module}.loss"]) == 0
     assert (tmp_path / "ran").exists()
+
+
+def test_a_run_ends_with_commands_for_the_state_that_it_kept(recorded_run):
+    """They can be copied: the page of the step, and the fork from it."""
+    _, play, fork = what_next(recorded_run).splitlines()
+    name, python, *command = shlex.split(play)
+    assert (name, command[:2]) == ("play", ["-m", "dapo_lit.replay"])
+    assert shutil.which(python)
+    options = parse_arguments(command[2:])
+    assert (options.run, options.step, options.html) == (recorded_run, 1, True)
+    name, _, *command = shlex.split(fork)
+    assert (name, command[:2]) == ("fork", ["-m", "dapo_lit.train"])
+    assert for_each_state(command[2:]) == [["-m", "+study=fork", f"fork.run={recorded_run}", "fork.steps=[1]"]]

@@ -1,11 +1,14 @@
 """What reaches the screen: nothing that a terminal obeys, and nothing that ends a run."""
 
 import io
+import re
 import subprocess
 import sys
 
+import pytest
+
 from dapo_lit.errors import DamagedError
-from dapo_lit.screen import Screen, printable
+from dapo_lit.screen import Screen, StatusLine, Unfailing, printable, with_status
 
 HOSTILE = "a\x1b[2J\x1b]52;c;ZXZpbA==\x07\x9b31m\x1bcb\r\b\x00\x85c"
 
@@ -41,3 +44,67 @@ def test_a_stream_that_fails_is_said_once_and_the_program_goes_on(tmp_path):
     assert done.returncode == 0
     assert done.stderr.count("warning: standard output is lost") == done.stderr.count("\n") == 1
     assert (tmp_path / "done").exists()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Seconds, which a test sets."""
+    now = [100.0]
+    monkeypatch.setattr("dapo_lit.screen.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(StatusLine, "enabled", True)
+    return now
+
+
+def test_a_status_line_in_a_log_comes_after_five_seconds_and_then_now_and_then(clock, capsys):
+    items = (clock.__setitem__(0, 100.0 + 2 * n) for n in range(60))  # two seconds each
+    for _ in with_status(items, 60, "evaluation", "samples"):
+        pass
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "evaluation: 3 of 60 samples, about 2 min left"
+    assert lines[1:3] == [
+        "evaluation: 11 of 60 samples, about 98 s left",
+        "evaluation: 19 of 60 samples, about 82 s left",
+    ]
+    assert len(lines) == 8
+    for _ in with_status([1, 2], 2, "evaluation", "samples"):
+        clock[0] += 1
+    assert capsys.readouterr().err == ""
+    silent = StatusLine("silent")
+    StatusLine.enabled = False
+    clock[0] += 100
+    silent.update(1, 2, "1 of 2")
+    assert capsys.readouterr().err == ""
+
+
+def test_on_a_terminal_the_status_line_is_rewritten_and_goes_before_anything_else_is_printed(clock, monkeypatch):
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys, "stderr", Unfailing(terminal))
+    monkeypatch.setattr(sys, "stdout", Screen(terminal))
+    line = StatusLine("step 3")
+    clock[0] += 6
+    line.update(2, 16, "2 of 16 updates")
+    clock[0] += 0.1
+    line.update(3, 16, "3 of 16 updates")  # too soon
+    clock[0] += 1
+    line.update(4, 16, "4 of 16 updates")
+    print("warning: something")
+    clock[0] += 1
+    line.update(5, 16, "5 of 16 updates, with more words than a terminal of forty columns has room for")
+    line.erase()
+    assert shown(terminal.getvalue()) == ["warning: something", ""]
+    assert "4 of 16 updates, about 21 s" in terminal.getvalue()
+    assert "3 of 16" not in terminal.getvalue()
+    assert max(map(len, re.split("[\r\n]", terminal.getvalue()))) < 40
+
+
+def shown(text: str) -> list[str]:
+    """The lines on a terminal after it got `text`."""
+    lines = []
+    for line in text.split("\n"):
+        cells: list[str] = []
+        for part in line.split("\r"):
+            cells[: len(part)] = part
+        lines.append("".join(cells).rstrip())
+    return lines

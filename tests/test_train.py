@@ -50,6 +50,7 @@ def test_a_run_ends_with_a_table_the_path_and_a_page(whole):
     assert "avg@2, 4 held-out" in printed
     assert str(RUN) in printed
     assert f"page    {RUN / 'run.html'}" in printed
+    assert "play  " not in printed  # it kept no training state
     assert json.loads((whole / RUN / "DONE.json").read_text())["status"] == "finished"
     run = json.loads((whole / RUN / "run.json").read_text())
     assert (run["arm"], run["seed"], run["study"]) == ("dapo", 0, "four_sums")

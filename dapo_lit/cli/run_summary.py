@@ -1,5 +1,9 @@
 """The end of a run: a table before and after, why it ended early or taught nothing."""
 
+import os
+import shlex
+import shutil
+import sys
 import textwrap
 from pathlib import Path
 
@@ -8,6 +12,8 @@ import pandas as pd
 from dapo_lit.config import Config
 from dapo_lit.config.algorithm import MAX_EMPTY_STEPS
 from dapo_lit.run_files import EVALUATIONS, read_metrics, read_table
+from dapo_lit.runs.checkpoint_files import kept_states
+from dapo_lit.runs.rollout_table import rollouts_file
 from dapo_lit.runs.run_folder import RunFolder
 from dapo_lit.screen import print_table
 
@@ -38,6 +44,29 @@ def print_summary(folder: RunFolder, config: Config) -> None:
     if reason := early_end(run["status"], int(rows.index[-1]), config.budget.steps):
         print(reason)
     print("A single run cannot show a technique's effect or the variation between seeds.")
+
+
+def what_next(run: Path) -> str:
+    """What can be done with the training states that a run kept: commands to copy; empty if it kept none."""
+    steps = [step for step in kept_states(run) if rollouts_file(run, step).is_file()]
+    if not steps:
+        return ""
+    play = [interpreter(), "-m", "dapo_lit.replay", str(run), f"step={steps[0]}", "--html"]
+    fork = [interpreter(), "-m", "dapo_lit.train", "-m", "+study=fork", f"fork.run={run}", f"fork.steps=[{steps[0]}]"]
+    return (
+        f"The training state before step {steps[0]} was kept. `play` makes a page of that step to play with: five "
+        "switches, every token. `fork` trains on from it with and without each technique.\n"
+        f"play    {shlex.join(play)}\nfork    {shlex.join(fork)}"
+    )
+
+
+def interpreter() -> str:
+    """How this Python is called: `python` if that is the one on the path, else its file; for commands to be copied."""
+    found = shutil.which("python")
+    if found and os.path.abspath(found) == os.path.abspath(sys.executable):
+        return "python"
+    near = os.path.relpath(sys.executable)
+    return sys.executable if near.startswith("..") else near
 
 
 def early_end(status: str, step: int, steps: int) -> str:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from rich.console import Console
 from transformers import PreTrainedModel
 
 from dapo_lit.build.engine import build_engine
@@ -26,9 +25,8 @@ from dapo_lit.preflight.problems import try_rewards
 from dapo_lit.preflight.prompts import check_prompts, check_tokenizer
 from dapo_lit.preflight.table import Finding, run_checks
 from dapo_lit.runs.run_folder import code_state, hardware, versions
+from dapo_lit.screen import StatusLine
 
-PLAIN_EVERY_S = 15.0
-"""Seconds between progress lines if the output is not a terminal."""
 SAVE_EVERY_S = 60.0
 """Seconds between writes of the samples so far."""
 
@@ -158,22 +156,15 @@ def batch_size(config: EvaluateConfig, model: PreTrainedModel, benchmark: OpenBe
 
 
 def followed(samples: Iterable[EvaluatedSample], total: int) -> Iterator[EvaluatedSample]:
-    """Yields the samples and prints how many are done, on one line of a terminal, elsewhere every 15 seconds.
+    """Yields the samples; a status line says how many are done.
 
     Short responses end first, so the accuracy so far and the time left are biased at the start.
     """
-    console, started = Console(stderr=True), time.monotonic()
-    printed, right, tokens = started, 0, 0
-    every, end = (0.5, "\r") if console.is_terminal else (PLAIN_EVERY_S, "\n")
-    for done, sample in enumerate(samples, start=1):
-        right, tokens, now = right + sample.correct, tokens + sample.num_tokens, time.monotonic()
-        if now - printed >= every or done == total:
-            printed, seconds = now, now - started
-            print(
-                f"{done:,}/{total:,} samples, {tokens / max(seconds, 1e-9):,.0f} tokens/s, {right / done:.3f} right so "
-                f"far, {seconds / 60:.1f} min, about {(total - done) * seconds / done / 60:.1f} left",
-                end="\n" if done == total else end,
-                file=sys.stderr,
-                flush=True,
-            )
-        yield sample
+    right = tokens = 0
+    with StatusLine("evaluation") as line:
+        for done, sample in enumerate(samples, start=1):
+            right, tokens = right + sample.correct, tokens + sample.num_tokens
+            rate = tokens / max(time.monotonic() - line.started, 1e-9)
+            words = f"{done:,} of {total:,} samples, {rate:,.0f} tokens/s, {right / done:.3f} right so far"
+            line.update(done, total, words)
+            yield sample

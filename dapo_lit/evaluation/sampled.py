@@ -13,6 +13,7 @@ from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.score import Score
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.records import Prompt
+from dapo_lit.screen import with_status
 
 EVALUATION_STEP = -1
 """Used as rollout step of the sample keys, so that every evaluation of a run draws the same noise."""
@@ -106,7 +107,8 @@ def evaluate(
     """
     n = num_samples or k
     own = [prompts[position] for position in ranks.own(prompts)]
-    samples = list(evaluated_samples(own, n, engine, verifier, decode, sampling, gives_up=gives_up))
+    found = evaluated_samples(own, n, engine, verifier, decode, sampling, gives_up=gives_up)
+    samples = list(with_status(found, len(own) * n, "evaluation", "samples"))
     parts = ranks.gather(samples if ranks.leads_engine else [])
     return summarise(prompts, k, [sample for part in parts for sample in part], verifier, n)
 

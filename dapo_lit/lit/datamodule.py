@@ -33,11 +33,9 @@ from dapo_lit.rollout.records import CollectedStep, Prompt
 from dapo_lit.rollout.reflection import reflects
 from dapo_lit.rollout.step_collection import StopRequestedError
 from dapo_lit.rollout.steps_ahead import Snapshot, StepsAhead
+from dapo_lit.screen import StatusLine
 from dapo_lit.step.batch import RolloutStep, token_batch
 from dapo_lit.switches.algorithm import collection_rules, loss_mask, reward_shaping
-
-PROGRESS_S = 60.0
-"""Seconds between progress lines of a long rollout step."""
 
 
 class PolicyTensors:
@@ -120,6 +118,7 @@ class RolloutDataModule(LightningDataModule):
         if self.collector is not None:
             return
         config, parts = self.config, self.parts
+        StatusLine.enabled = config.logger.progress != "none" and self.ranks.rank == 0
         if self._checks:
             check_run(parts)
         found = parts.problems
@@ -142,7 +141,6 @@ class RolloutDataModule(LightningDataModule):
             ),
             stop_requested=self._stops_sampling,
             ranks=self.ranks.of_sampling,
-            progress_s=PROGRESS_S if config.logger.progress != "none" and self.ranks.rank == 0 else None,
         )
         self.collector = Collector(setup=setup, order=ProblemOrder(len(train), config.seed))
         if self._restored is not None:

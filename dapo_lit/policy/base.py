@@ -8,9 +8,9 @@ same first stages share that work.
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Protocol
 
@@ -22,7 +22,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 from dapo_lit.errors import UserError
 from dapo_lit.policy.load import load_model, save_policy
 from dapo_lit.policy.pretrain import Example, train_supervised
+from dapo_lit.screen import StatusLine
 
+Report = Callable[[int, float], None]
+"""Of a stage's updates so far and the loss of the last."""
 _BUILD = 1
 """Increase it when the same spec gives another model, so that cached base policies are rebuilt."""
 
@@ -93,29 +96,51 @@ def default_cache() -> Path:
     return Path(os.environ.get("DAPO_LIT_CACHE") or Path.home() / ".cache" / "dapo_lit")
 
 
-def prepare_base(spec: BaseSpec, cache: Path | None = None, *, progress: bool = True) -> Path:
+def prepare_base(spec: BaseSpec, cache: Path | None = None) -> Path:
     """The HF folder of the base policy (config, safetensors, tokenizer, generation config), built if it is not cached.
 
     The folder is written under a temporary name and renamed when complete. A file lock makes a second process with the
     same spec wait for the first.
     """
     cache = cache or default_cache()
-    folder = cache / spec.folder_name()
-    if folder.is_dir():
-        return folder
     cache.mkdir(parents=True, exist_ok=True)
+    missing = _missing(spec, cache)
+    sizes = [each.stages[-1].updates * each.stages[-1].batch_size if each.stages else 0 for each in missing]
+    with StatusLine(f"pre-training base policy {spec.name}") as line:
+        for each, before in zip(missing, accumulate(sizes, initial=0), strict=False):
+
+            def report(updates: int, loss: float, each: BaseSpec = each, before: int = before) -> None:
+                done = before + updates * each.stages[-1].batch_size
+                line.update(done, sum(sizes), f"{done / sum(sizes):.0%}, loss {loss:.3f}")
+
+            _prepare(each, cache, report)
+    return cache / spec.folder_name()
+
+
+def _missing(spec: BaseSpec, cache: Path) -> list[BaseSpec]:
+    """The base policies to be made, each a stage longer than the one before: those after the longest that is cached."""
+    found: list[BaseSpec] = []
+    for length in reversed(range(len(spec.stages) + 1)):
+        each = replace(spec, stages=spec.stages[:length])
+        if (cache / each.folder_name()).is_dir():
+            break
+        found.insert(0, each)
+    return found
+
+
+def _prepare(spec: BaseSpec, cache: Path, report: Report) -> None:
+    """Adds the last stage to the base policy before it, which is cached."""
+    folder = cache / spec.folder_name()
     with FileLock(cache / f"{spec.folder_name()}.lock"):
-        if folder.is_dir():
-            return folder
+        if folder.is_dir():  # another process has made it meanwhile
+            return
         tokenizer = character_tokenizer(spec.characters)
         if spec.stages:
-            before = prepare_base(replace(spec, stages=spec.stages[:-1]), cache, progress=progress)
-            model = load_model(before)
-            _train_stage(model, tokenizer, spec, progress)
+            model = load_model(cache / replace(spec, stages=spec.stages[:-1]).folder_name())
+            _train_stage(model, tokenizer, spec, report)
         else:
             model = random_model(spec.architecture, tokenizer, spec.seed)
         save_policy(folder, model, tokenizer, {"base.json": spec.recipe()})
-    return folder
 
 
 def random_model(architecture: Mapping[str, object], tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedModel:
@@ -151,7 +176,7 @@ def random_model(architecture: Mapping[str, object], tokenizer: PreTrainedTokeni
     return model
 
 
-def _train_stage(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, spec: BaseSpec, progress: bool) -> None:
+def _train_stage(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, spec: BaseSpec, report: Report) -> None:
     stage = spec.stages[-1]
     seed = 1000 * spec.seed + len(spec.stages)
     drawn = list(islice(stage.demonstrations.stream(seed), stage.updates * stage.batch_size))
@@ -165,7 +190,7 @@ def _train_stage(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, spe
             batch_size=stage.batch_size,
             learning_rate=stage.learning_rate,
             seed=seed,
-            progress=f"base {spec.name}, stage {len(spec.stages)}" if progress else None,
+            report=report,
         )
     finally:
         torch.set_num_threads(threads)

@@ -5,8 +5,7 @@ of similar length share the batch's denominator, so padding is small and the gra
 """
 
 import random
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -32,13 +31,14 @@ def train_supervised(
     learning_rate: float,
     seed: int,
     micro_batches: int = 3,
-    progress: str | None = None,
+    report: Callable[[int, float], None] | None = None,
 ) -> list[float]:
     """Trains `model` in place and returns the loss (nats a response token) of every update.
 
     The learning rate rises linearly over the first WARMUP of the updates and then falls linearly to zero. Rows are
-    drawn without replacement and reshuffled in every epoch. `progress`: label of a line every tenth of the updates;
-    None: silent.
+    drawn without replacement and reshuffled in every epoch.
+
+    report: called after each update with their number so far and its loss.
 
     Raises ValueError if there are no rows or a row has no response.
     """
@@ -59,8 +59,8 @@ def train_supervised(
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        if progress is not None and (update + 1) * 10 // updates > update * 10 // updates:
-            print(f"{progress}: {update + 1} of {updates} updates, loss {losses[-1]:.3f}", file=sys.stderr, flush=True)
+        if report is not None:
+            report(update + 1, losses[-1])
     model.train(was_training)
     return losses
 

@@ -7,12 +7,11 @@ Between the combinations it sketches the gradient (sketch.py); replays at other 
 
 import re
 import shutil
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +26,7 @@ from dapo_lit.replays.sketch import MOST_ALONG, Directions, derivative, saved_we
 from dapo_lit.replays.tables import cosine, token_table
 from dapo_lit.rollout.records import Group
 from dapo_lit.runs.safe_loading import only_state
+from dapo_lit.screen import with_status
 from dapo_lit.step.batch import counter_seed, token_batch
 from dapo_lit.switches.algorithm import reward_shaping
 from dapo_lit.techniques import REGISTER
@@ -53,9 +53,6 @@ RATIO_UNIT = 2.0**-24
 NATS_UNIT = 1e-3
 SKETCH_PLACES = 2**11
 """The largest derivative along a direction is this many units."""
-PROGRESS_S = 20.0
-"""Seconds between lines that say how far the page is."""
-T = TypeVar("T")
 
 
 def check_computed(config: Config) -> None:
@@ -121,7 +118,8 @@ def step_page(
             "units": {"ratio": RATIO_UNIT, "nats": NATS_UNIT, "sketch": units},
             "along": directions.num_along,
             "checks": [
-                _check(recording, config, recorded) for config in _with_progress(checks, len(checks), "checks replayed")
+                _check(recording, config, recorded)
+                for config in with_status(checks, len(checks), "page", "checks replayed")
             ],
             "numbers": _packed(np.concatenate(numbers)),
         }
@@ -141,7 +139,7 @@ def _measured(
     """
     replays: dict[Any, dict[str, Any]] = {}
     found = []
-    for on, config in _with_progress(combinations.items(), len(combinations), "combinations replayed"):
+    for on, config in with_status(combinations.items(), len(combinations), "page", "combinations replayed"):
         effects = _effects(on, config, recorded.generated)
         if effects not in replays:
             arm = replay(recording, config)
@@ -220,7 +218,7 @@ def _sketch(policy: PolicyOfStep, recorded: Replayed, directions: Directions) ->
     epochs = recorded.config.algorithm.epochs
     parts = _completions_by_update(policy, recorded, epochs)
     found = []
-    for direction in _with_progress(directions, len(directions), "directions of the sketch"):
+    for direction in with_status(directions, len(directions), "page", "directions of the sketch"):
         row = torch.zeros(epochs, policy.num_tokens)
         for (epoch, update), completions in parts.items():
             policy.set_weights(saved_weights(recorded.log.weights[update]))
@@ -236,18 +234,6 @@ def _check_space(folder: Path, needed: int) -> None:
             f"{folder.parent}: the page needs up to {needed / 1e9:.1f} GB of this disk while it is made, and "
             f"{free / 1e9:.1f} GB are free; make room, or move the run to a larger disk"
         )
-
-
-def _with_progress(items: Iterable[T], count: int, doing: str) -> Iterator[T]:
-    """The items; now and then a line says how many are done, and how long the rest takes at that rate."""
-    started = last = time.monotonic()
-    for done, item in enumerate(items):
-        now = time.monotonic()
-        if done and now - last > PROGRESS_S:  # the first item alone may take longer
-            last = now
-            minutes = (now - started) / done * (count - done) / 60
-            print(f"{done} of {count} {doing}, about {minutes:.0f} min left", flush=True)
-        yield item
 
 
 def _completions_by_update(policy: PolicyOfStep, recorded: Replayed, epochs: int) -> dict[tuple[int, int], list[int]]:

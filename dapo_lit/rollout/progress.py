@@ -1,48 +1,43 @@
-"""Progress lines of a long rollout step."""
+"""Status lines of a long rollout step: how far its groups are, and its rewards where nothing else is awaited."""
 
 import time
 
 from dapo_lit.rollout.dynamic_sampling import Admission
+from dapo_lit.screen import StatusLine
 
-REWARD_S = 10.0
-"""Seconds between lines that say that a step waits for its reward."""
+ANOTHER_WAIT_S = 10.0
+"""Seconds without a call after which it is another wait for rewards."""
 
 
 class Progress:
-    """Prints about one step.
+    """Says how far one step is."""
 
-    every_s: seconds between the lines that say how far the step is; None: no such lines.
-    """
-
-    def __init__(self, step: int, admission: Admission, every_s: float | None) -> None:
-        self._step = step
+    def __init__(self, step: int, admission: Admission) -> None:
         self._admission = admission
-        self._every_s = every_s
-        self._started = self._last_line = time.monotonic()
+        self._line = StatusLine(f"step {step}")
         self._ended_before = admission.num_ended
-        self._last_wait = self._last_told = self._started
+        self._rewards, self._most_waiting = StatusLine(f"step {step}"), 0
+        self._last_wait = float("-inf")
 
     def waits_for_rewards(self, tasks: int) -> bool:
         """Called twice a second while nothing but verdicts is awaited. Returns False: keep waiting."""
         now = time.monotonic()
-        if now - self._last_wait > REWARD_S:  # another wait than the last
-            self._last_told = now
+        if now - self._last_wait > ANOTHER_WAIT_S:
+            self._rewards, self._most_waiting = StatusLine(self._line.task), tasks
         self._last_wait = now
-        if now - self._last_told >= REWARD_S:
-            self._last_told = now
-            print(f"step {self._step}: waits for {tasks} tasks of the reward", flush=True)
+        self._rewards.update(self._most_waiting - tasks, self._most_waiting, f"waits for {tasks} tasks of the reward")
         return False
 
     def report(self) -> None:
-        """Prints the state of the step, and when it ends at the rates so far."""
-        now, admission = time.monotonic(), self._admission
-        if self._every_s is None or now - self._last_line < self._every_s:
-            return
-        self._last_line = now
+        """The groups of the step, and when it ends at the rates so far."""
+        admission = self._admission
         kept, ended, wanted = admission.kept, admission.num_ended, admission.rules.num_prompts
-        seconds, rest = now - self._started, max(0.0, admission.rules.allowance - ended)
+        left = max(0.0, admission.rules.allowance - ended)
         if kept:
-            rest = min(rest, (wanted - kept) * ended / kept)
+            left = min(left, (wanted - kept) * ended / kept)
         new = ended - self._ended_before
-        eta = f", eta {rest * seconds / new:.0f} s" if new > 0 else ""
-        print(f"step {self._step}: {kept} of {wanted} groups kept, {ended} sampled, {seconds:.0f} s{eta}", flush=True)
+        self._line.update(new, new + left, f"{kept} of {wanted} groups kept, {ended} sampled")
+
+    def end(self) -> None:
+        """The step is sampled."""
+        self._line.erase()

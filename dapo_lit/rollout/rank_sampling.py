@@ -57,8 +57,6 @@ class CollectionSetup:
     rules: CollectionRules
     sampling: Sampling
     stop_requested: Callable[[], bool] = lambda: False
-    progress_s: float | None = None
-    """Seconds between the lines that say how far a step is; None: no such lines."""
     ranks: Ranks = field(default_factory=Ranks)
     """The processes that sample together, over a process group that nothing else uses meanwhile."""
 

@@ -69,7 +69,7 @@ class StepCollection:
         self.expired = expired
         self._places: dict[SampleKey, int] = {}  # of the samples that are not scored
         self._withdrawn_from: int | None = None
-        self._progress = Progress(step, self.admission, setup.progress_s)
+        self._progress = Progress(step, self.admission)
         self._own = RankSampling(setup, self._progress, self._problem)
         self._exchange: Exchange | list[Report] = []  # under way; of a single rank, its own report
         self._engines: list[int] = []  # that sample the groups, by place
@@ -101,6 +101,7 @@ class StepCollection:
                 self._own.tick(unwanted)
                 while not self._arrived():
                     self._own.tick([])
+        self._progress.end()
         if self._tail_started is not None and admission.full:
             self._tail_s = time.perf_counter() - self._tail_started
 

@@ -17,6 +17,7 @@ from dapo_lit.policy.head import token_logprobs
 from dapo_lit.policy.reference import Critic, Reference
 from dapo_lit.policy.wrap import run
 from dapo_lit.ranks import Ranks
+from dapo_lit.screen import with_status
 from dapo_lit.step.balance import balance, balance_frac, cost_of
 from dapo_lit.step.batch import MicroBatch, TokenBatch, counter_seed
 from dapo_lit.step.loss import Objective, TokenData, loss_with_gradient
@@ -182,7 +183,8 @@ def _forward_passes(
     for completions, scores in ((now, scores_policy), (list(later), False)):
         if not completions or not (scores or forward.reference or forward.critic):
             continue
-        for micro, counts in forward.micro_batches(batch, completions):
+        micros = forward.micro_batches(batch, completions)
+        for micro, counts in with_status(micros, len(micros), "log-probs before the updates", "micro-batches"):
             micro = micro.to(forward.device)
             place = micro.tokens if counts else micro.tokens[:0]
             if scores:

@@ -19,6 +19,7 @@ from dapo_lit.objective.critic import clipped_value_loss, finish_critic
 from dapo_lit.objective.diagnostics import finish, mismatch_statistics
 from dapo_lit.objective.tokens import NOTHING, Statistics, Tokens, merge
 from dapo_lit.ranks import Ranks
+from dapo_lit.screen import StatusLine
 from dapo_lit.step.batch import MicroBatch, RolloutStep, TokenBatch, counter_seed
 from dapo_lit.step.loss import Objective, TokenData
 from dapo_lit.step.optimizer import OptimizerSteps
@@ -46,9 +47,12 @@ class StepUpdates:
     real_tokens: int = 0
     run_tokens: int = 0
     balances: list[float] = field(default_factory=list)
+    progress: tuple[int, int] = (0, 1)
+    """Updates so far, and all of them."""
 
     def __post_init__(self) -> None:
         self.on_device = self.tokens.to(self.forward.device)
+        self.line = StatusLine(f"step {self.step}")
         # If nothing was scored before, the updates' own forward passes show the mismatch until the weights change.
         self.measures_mismatch = "mismatch_tokens" not in self.statistics.sums
 
@@ -56,7 +60,9 @@ class StepUpdates:
         algorithm = self.config.algorithm
         for epoch in range(algorithm.epochs):
             seed = counter_seed(self.config.seed, self.step, epoch)
-            for minibatch in self.batch.minibatches(algorithm.minibatch_prompts, seed):
+            minibatches = list(self.batch.minibatches(algorithm.minibatch_prompts, seed))
+            for index, minibatch in enumerate(minibatches):
+                self.progress = epoch * len(minibatches) + index, algorithm.epochs * len(minibatches)
                 self.balances.append(self.forward.balance(self.batch, minibatch))
                 loss = self.accumulate_gradient(minibatch, epoch)
                 loss_tokens = int(self.batch.loss_tokens[minibatch].sum())
@@ -66,6 +72,7 @@ class StepUpdates:
                 if self.steps.take(loss):
                     self.measures_mismatch = False
                     self.steps.counters.tokens_trained += loss_tokens
+        self.line.erase()
 
     def accumulate_gradient(self, minibatch: Sequence[int], epoch: int) -> Tensor:
         """The gradient of a mini-batch; returns this rank's share of its loss, float64 on the device."""
@@ -80,7 +87,9 @@ class StepUpdates:
         first_update = self._gives_old_logprobs(minibatch, epoch)
         parts = list[Tensor]()
         # Sharded gradients are reduced after every micro-batch: unreduced ones would be as large as the whole policy.
-        for micro, counts in micros:
+        done, updates = self.progress
+        for index, (micro, counts) in enumerate(micros):
+            self.line.update(done + index / len(micros), updates, f"{done} of {updates} updates")
             micro = micro.to(self.forward.device)
             own = tokens[micro.tokens].weighted(weights)
             if not counts:

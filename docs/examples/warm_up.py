@@ -21,6 +21,7 @@ from dapo_lit.data.templates import PromptTemplate
 from dapo_lit.policy.load import end_of_turn, load_model, load_tokenizer, save_policy
 from dapo_lit.policy.pretrain import Example, train_supervised
 from dapo_lit.preflight.policy import check_policy
+from dapo_lit.screen import StatusLine
 from math_answers.extraction import extract
 
 
@@ -82,16 +83,18 @@ def main(arguments: list[str] | None = None) -> None:
     check_policy(model)
     pairs = encoded(chosen, PromptTemplate.load(args.template), tokenizer, args.max_tokens)
     print(f"rows: {len(rows)}, kept: {len(chosen)}, of at most {args.max_tokens} tokens: {len(pairs)}")
-    losses = train_supervised(
-        model,
-        pairs,
-        updates=ceil(args.epochs * len(pairs) / args.batch_size),
-        batch_size=args.batch_size,
-        micro_batches=args.micro_batches,
-        learning_rate=args.learning_rate,
-        seed=args.seed,
-        progress=args.output.name,
-    )
+    updates = ceil(args.epochs * len(pairs) / args.batch_size)
+    with StatusLine(args.output.name) as line:
+        losses = train_supervised(
+            model,
+            pairs,
+            updates=updates,
+            batch_size=args.batch_size,
+            micro_batches=args.micro_batches,
+            learning_rate=args.learning_rate,
+            seed=args.seed,
+            report=lambda done, loss: line.update(done, updates, f"{done} of {updates} updates, loss {loss:.3f}"),
+        )
     notes = {key: str(value) for key, value in vars(args).items()}
     save_policy(args.output, model, tokenizer, {"warm_up.json": {**notes, "losses": losses}})
     print(f"loss: {losses[0]:.4f} -> {losses[-1]:.4f} nats a response token; policy: {args.output}")

@@ -26,8 +26,7 @@ def weights(folder: Path) -> torch.Tensor:
 
 def test_a_spec_gives_the_same_weights_in_any_cache_and_another_seed_gives_others(tmp_path: Path):
     one, two, other = (
-        prepare_base(spec, tmp_path / cache, progress=False)
-        for spec, cache in ((SPEC, "a"), (SPEC, "b"), (replace(SPEC, seed=1), "a"))
+        prepare_base(spec, tmp_path / cache) for spec, cache in ((SPEC, "a"), (SPEC, "b"), (replace(SPEC, seed=1), "a"))
     )
     assert one.name == two.name != other.name
     assert torch.equal(weights(one), weights(two))
@@ -67,7 +66,7 @@ def test_a_cached_base_and_the_stages_it_shares_with_others_are_not_trained_agai
     counting = CountingMixture()
     stage = replace(STAGE, demonstrations=counting)
     for stages, trained in [((stage,), 1), ((stage,), 1), ((stage, stage), 2), ((stage, stage), 2), ((stage,), 2)]:
-        prepare_base(replace(SPEC, stages=stages), tmp_path, progress=False)
+        prepare_base(replace(SPEC, stages=stages), tmp_path)
         assert counting.started == trained
 
 
@@ -75,7 +74,7 @@ def test_two_that_want_the_same_base_at_once_train_it_once(tmp_path: Path):
     counting = CountingMixture()
     spec = replace(SPEC, stages=(replace(STAGE, demonstrations=counting, updates=30),))
     with ThreadPoolExecutor() as threads:
-        one, other = threads.map(lambda _: prepare_base(spec, tmp_path, progress=False), range(2))
+        one, other = threads.map(lambda _: prepare_base(spec, tmp_path), range(2))
     assert one == other
     assert counting.started == 1
 

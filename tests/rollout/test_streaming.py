@@ -13,6 +13,7 @@ from dapo_lit.data.order import epoch_permutation
 from dapo_lit.engines.protocol import SampleKey, Sampling
 from dapo_lit.rollout.collect import Collector
 from dapo_lit.rollout.dynamic_sampling import Admission, CollectionRules, KeepRate
+from dapo_lit.screen import StatusLine
 
 PROBLEMS = 12
 WORK = {
@@ -112,11 +113,13 @@ def test_a_group_older_than_the_bound_is_dropped_and_its_problem_asked_again():
     assert step.metrics["sampling/staleness_max"] == 0
 
 
-def test_a_step_that_takes_long_says_how_far_it_is(capsys):
+def test_a_step_that_takes_long_says_how_far_it_is(capsys, monkeypatch):
+    monkeypatch.setattr(StatusLine, "FIRST_S", 0.0)
+    monkeypatch.setattr(StatusLine, "EVERY_S", 0.0)
+    monkeypatch.setattr(StatusLine, "enabled", True)
     made = collector(timed([True] * PROBLEMS, [0.0] * PROBLEMS), replace(RULES, num_prompts=1), problems=2)
-    made.setup.progress_s = 1e-9
     made.collect(2, 0)
-    assert capsys.readouterr().out.splitlines()[-1].startswith("step 2: 1 of 1 ")
+    assert capsys.readouterr().err.splitlines()[-1].startswith("step 2: 1 of 1 groups kept, 1 sampled, about ")
 
 
 def test_the_window_bounds_how_far_submission_runs_ahead_of_the_oldest_unfinished_group():
