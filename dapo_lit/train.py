@@ -240,7 +240,7 @@ def train_in(folder: RunFolder, config: Config, parts: Parts, run_start: RunStar
 def start_of(parts: Parts) -> dict[str, str | None]:
     """What run.json says of the weights that a run starts from; None for a policy from elsewhere."""
     base = parts.base
-    return {"base_weights": base and base.weights, "base_origin": base and base.origin}
+    return {"base_weights": base.weights if base else None, "base_origin": base.origin if base else None}
 
 
 def finish(folder: RunFolder, config: Config, loggers: Loggers) -> None:

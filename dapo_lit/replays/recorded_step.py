@@ -249,7 +249,7 @@ def trained_weights(module: DAPOModule) -> list[Tensor]:
 
 def _replay(recording: Recording, config: Config, weights_in: Path | None) -> Replayed:
     parts = Parts(config)
-    check_reference(recording.checkpoint.parent.parent, config, parts.base and parts.base.weights)
+    check_reference(recording.checkpoint.parent.parent, config, parts.base.weights if parts.base else None)
     datamodule = RolloutDataModule(config, parts)
     datamodule.setup("fit")
     assert datamodule.collector is not None

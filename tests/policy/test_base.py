@@ -1,5 +1,6 @@
 """Base policies: what fixes them, and that each is trained once."""
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -12,6 +13,7 @@ from transformers import AutoTokenizer
 
 from dapo_lit.policy.base import BaseSpec, Stage, character_tokenizer, prepare_base, random_model
 from dapo_lit.policy.load import load_model, save_policy
+from dapo_lit.screen import StatusLine
 from dapo_lit.tasks import chain_sum, four_sums
 from dapo_lit.tasks.chain_sum import CHARACTERS, Demonstration, Mixture, Sums
 
@@ -68,6 +70,19 @@ def test_a_cached_base_and_the_stages_it_shares_with_others_are_not_trained_agai
     for stages, trained in [((stage,), 1), ((stage,), 1), ((stage, stage), 2), ((stage, stage), 2), ((stage,), 2)]:
         prepare_base(replace(SPEC, stages=stages), tmp_path)
         assert counting.started == trained
+
+
+def test_pre_training_says_how_far_all_of_its_stages_are(tmp_path: Path, monkeypatch):
+    """In demonstrations: 8 x 4 of the first stage, 12 x 8 of the second."""
+    told: list[tuple[float, float, str]] = []
+    monkeypatch.setattr(StatusLine, "update", lambda self, *state: told.append(state))
+    first, second = replace(STAGE, updates=8, batch_size=4), replace(STAGE, updates=12, batch_size=8)
+    prepare_base(replace(SPEC, stages=(first, second)), tmp_path)
+    assert [state[:2] for state in told] == [(n, 128) for n in (*range(4, 33, 4), *range(40, 129, 8))]
+    assert re.fullmatch(r"25%, loss \d\.\d{3}", told[7][2])
+    told.clear()
+    prepare_base(replace(SPEC, stages=(first, second, first)), tmp_path)
+    assert [state[:2] for state in told] == [(n, 32) for n in range(4, 33, 4)]  # two stages are cached
 
 
 def test_two_that_want_the_same_base_at_once_train_it_once(tmp_path: Path):
