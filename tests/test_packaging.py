@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
+from small_runs import untimed
 
 ROOT = Path(__file__).parents[1]
 TOP = {"README.md", "LICENSE", "CHANGELOG.md", "pyproject.toml", ".gitignore", "PKG-INFO"}
@@ -60,11 +61,7 @@ def started(folder: Path, package: Path) -> tuple[dict[str, object], list[dict[s
     assert done.returncode == 0, done.stderr
     assert not (folder / "cache").exists()  # nothing was pre-trained
     run = folder / "runs" / "dapo" / "dapo" / "seed_0"
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    clock = ("wall_s", "time/", "perf/", "memory/")
-    return json.loads((run / "run.json").read_text()), [
-        {key: value for key, value in row.items() if not key.startswith(clock)} for row in rows
-    ]
+    return json.loads((run / "run.json").read_text()), untimed(run)
 
 
 def test_a_command_gives_the_same_bits_in_the_checkout_elsewhere_and_from_a_wheel(wheel: Path, tmp_path: Path) -> None:

@@ -209,13 +209,13 @@ def test_a_packed_cell_with_the_same_config_is_not_run_again(study, capsys):
 def test_a_cell_does_not_start_from_other_weights_than_the_arms_of_its_seed(study, tmp_path, capsys):
     """Neither where those are runs nor where they are packed; without the key it starts from theirs."""
     packed, bases = tmp_path / "packed", tmp_path / "bases"
-    assert status([str(study / STUDY), "--pack", str(packed), "--bases", str(bases)]) == 0
+    shutil.rmtree(study / STUDY / OTHER)
+    assert status([str(study / STUDY), "--pack", str(packed), "--bases", str(bases)]) == 3
     assert not (packed / "bases").exists()
     for base in bases.iterdir():
         content = bytearray((base / "model.safetensors").read_bytes())
         content[-1] ^= 1
         (base / "model.safetensors").write_bytes(content)
-    shutil.rmtree(study / STUDY / OTHER)
     for packed_cells in ((), (f"study.packed={packed}",)):
         if packed_cells:
             shutil.rmtree(study / STUDY / "dapo")
