@@ -5,7 +5,7 @@ in Python. The config in a run folder is data (SECURITY.md): while one is in use
 gave, and all others are refused.
 """
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import import_module
@@ -30,11 +30,20 @@ def only(given: Container[str] | None) -> Iterator[None]:
         _given.reset(token)
 
 
-def names_code(key: str, value: object) -> bool:
-    """True if a setting names code, which needs the user's own word (SECURITY.md)."""
-    if key.startswith("reward.weights."):
-        return "." in key.removeprefix("reward.weights.")
-    return key in ("reward.function", "algorithm.loss") and "." in str(value)
+def named_code(key: str, value: object) -> str | None:
+    """The dotted path of the code that a setting names, which needs the user's own word (SECURITY.md); None: no code.
+
+    >>> named_code("reward.weights.my_rewards.short", 0.5), named_code("algorithm.loss", "clip")
+    ('my_rewards.short', None)
+    """
+    weighed = key.removeprefix("reward.weights.")
+    path = weighed if weighed != key else str(value) if key in ("reward.function", "algorithm.loss") else ""
+    return path if "." in path else None
+
+
+def named_in(settings: Mapping[str, Any]) -> set[str]:
+    """The words of settings that a user typed, code among them: texts, and the keys of mappings like reward.weights."""
+    return {str(word) for value in settings.values() for word in (value if isinstance(value, Mapping) else [value])}
 
 
 def check_given(path: str) -> None:

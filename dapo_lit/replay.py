@@ -25,6 +25,7 @@ from dapo_lit.cli.command import reported, silence_libraries
 from dapo_lit.cli.overrides import check_overrides, parsed
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.shipped import switches_of
+from dapo_lit.imports import named_in
 from dapo_lit.run_files import REPLAYS, write_table
 from dapo_lit.screen import print_table
 from dapo_lit.study.designs import Arm, arm_name
@@ -205,11 +206,6 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--html", action="store_true", help="write the step as one page that can be played with")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="config keys to change")
     return parser.parse_intermixed_args(arguments)  # config keys may follow --html
-
-
-def named_in(changes: Mapping[str, Any]) -> set[str]:
-    """The words of a command line: texts, and the keys of mappings such as reward.weights."""
-    return {str(word) for value in changes.values() for word in (value if isinstance(value, Mapping) else [value])}
 
 
 def read_changes(overrides: Sequence[str]) -> dict[str, Any]:

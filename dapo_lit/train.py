@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dapo_lit.cli.command import attempt, compose_run, reported, run_command, silence_libraries
-from dapo_lit.cli.config_tree import composed_tree
 from dapo_lit.cli.workers import Cell, in_child, run_cells, workers_for
 from dapo_lit.config import Config
 from dapo_lit.config.shipped import switches_of
@@ -109,15 +108,14 @@ def run_study(study: Sweep, run: Callable[[Config, list[str]], None] = train) ->
     import dapo_lit.lit.fit  # noqa: F401  (so that the cells' processes inherit the imports)
 
     if len(study.cells) > 1 and study.config.preflight:
-        configs = (compose_run(composed_tree(study.overrides(cell)), Config) for cell in study.cells)
+        configs = (compose_run(study.composed(cell), Config) for cell in study.cells)
         if code := in_child(lambda: reported(lambda: check_study(configs))):
             return code
     if code := reported(study.register):
         return code
 
     def run_cell(cell: Cell) -> int:
-        overrides = study.overrides(cell)
-        return attempt(lambda: composed_tree(overrides), overrides, study.multirun, run, Config)[0]
+        return attempt(lambda: study.composed(cell), study.overrides(cell), study.multirun, run, Config)[0]
 
     code, workers, batches = 0, workers_for(study.config, len(study.cells)), study.batches
     for batch in batches:

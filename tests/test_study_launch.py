@@ -137,23 +137,13 @@ def test_a_packed_study_is_extended_as_its_cells_were_made(tmp_path, monkeypatch
     packed = {(run.arm, run.seed): run.identity for run in load(folder)}
     for cell in sweep.cells:
         if cell.seed in (3, 13):
-            found = identity(compose_run(composed_tree(sweep.overrides(cell)), Config).model_dump(mode="json"))
+            found = identity(compose_run(sweep.composed(cell), Config).model_dump(mode="json"))
             assert packed.get((cell.arm, cell.seed), found) == found
             assert found["task.base_seed"] == (1 if cell.seed == 3 else 2)
     assert sum((cell.arm, cell.seed) not in packed for cell in sweep.cells) == 6
     sweep.register()
     first, second = json.loads((sweep.folder / "study.json").read_text())[-2:]
     assert (len(first["plan"]["seeds"]), second["plan"]["seeds"]) == (12, list(range(14)))
-
-
-@pytest.mark.parametrize("named", [{"function": "evil.reward"}, {"weights": {"correctness": 1.0, "evil.reward": 0.0}}])
-def test_packed_cells_do_not_name_code_for_new_ones(tmp_path, monkeypatch, named):
-    first = next(iter(load(Path(__file__).parent.parent / "experiments" / "clip_dose_discovery" / "runs")))
-    packed = tmp_path / "packed"
-    write_packed([replace(first, config=first.config | {"reward": first.config["reward"] | named})], packed)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"reward\..*evil"):
-        prepare(["-m", "+study=clip_dose", "+regime=discovery", "seed=range(0,14)", f"study.packed={packed}"])
 
 
 def test_a_family_may_compare_any_two_arms(tmp_path, monkeypatch):

@@ -19,6 +19,8 @@ WRONG = [
     ("train", ["four_sums"], "four_sums key=value"),
     ("train", ["seed=[1"], "seed=[1"),
     ("train", ["study_name=../x"], "study_name '../x' runs_dir"),
+    ("train", ["algorithm.family=../../up"], "algorithm.family"),
+    ("train", ["task.label=a/b"], "task.label"),
     ("train", ["+experimnt=dapo"], "experimnt +experiment=NAME"),
     ("train", ["+experiment=dappo"], "+experiment=dapo"),
     ("train", [SUMS, "study_name=none", "resume=true"], "there is no run in"),

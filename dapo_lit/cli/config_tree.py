@@ -1,6 +1,6 @@
 """Hydra's composed tree of a command's config."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import hydra
@@ -34,6 +34,14 @@ def composed_tree(overrides: Sequence[str], config_name: str = "config") -> Dict
 
         tree = OmegaConf.create(continued(resolved(tree), overrides))
     return tree
+
+
+def with_literals(tree: DictConfig, values: Mapping[str, Any]) -> DictConfig:
+    """A composed config with these values at these dotted keys, as they are: no grammar reads them."""
+    changed = tree.copy()
+    for key, value in values.items():
+        OmegaConf.update(changed, key, value, merge=False, force_add=True)  # the schema reports unknown keys
+    return changed
 
 
 def resolved(tree: DictConfig) -> dict[str, Any]:

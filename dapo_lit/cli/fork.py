@@ -10,10 +10,11 @@ from typing import Any
 
 from dapo_lit.cli.overrides import looks_only, parsed_overrides
 from dapo_lit.config import Config, ConfigError, config_folder
-from dapo_lit.config.identity import flatten, kind_of, put, with_defaults
+from dapo_lit.config.foreign import foreign_config
+from dapo_lit.config.identity import flatten, kind_of, put
 from dapo_lit.config.sections import HORIZON, SCIENCE
-from dapo_lit.imports import names_code
-from dapo_lit.run_files import read_config
+from dapo_lit.imports import named_in
+from dapo_lit.run_files import CONFIG, read_config
 from dapo_lit.runs.checkpoint_files import kept_states
 from dapo_lit.study.designs import Arm, Design
 from dapo_lit.study.read.outcomes import in_words
@@ -24,6 +25,8 @@ FORK = "fork"
 OWN = ("study", "study_name", "runs_dir", "resume", "logger", "callbacks", "replay", "fork")
 """Keys that a fork does not take from its run."""
 CHANGEABLE = ("algorithm.", "reward.", "rollout.temperature")
+PLACES = ("rollout.vllm.server.urls", "rollout.vllm.server.folder")
+"""Keys with places that weights are sent to, which a run folder from elsewhere does not choose."""
 FIXED = (
     "algorithm.family", "algorithm.critic", "algorithm.samples_per_prompt", "algorithm.optimizer.betas",
     "algorithm.optimizer.eps", "algorithm.optimizer.weight_decay",
@@ -41,11 +44,11 @@ def for_each_state(arguments: Sequence[str]) -> list[list[str]]:
             "fork.run is needed: the folder of the run to continue, such as fork.run=runs/dapo/dapo/seed_0"
         )
     run = Path(str(typed["fork.run"]))
-    tree = read_config(run)
+    config = foreign_config(read_config(run), run / CONFIG, named_in(typed))
     kept, asked = kept_states(run), typed.get("fork.steps")
     steps = asked if isinstance(asked, list) else kept if asked is None else [asked]
     if not steps or (absent := [step for step in steps if step not in kept]):
-        never = "; with rollout.steps_ahead it keeps none" if tree["rollout"].get("steps_ahead") else ""
+        never = "; with rollout.steps_ahead it keeps none" if config.rollout.steps_ahead else ""
         raise ConfigError(
             f"fork.steps: {run} kept {f'no state before step {absent[0]}' if steps else 'no training state'}"
             f"{f' (kept: {kept})' if kept else ''}; a run keeps those before steps 4 and 8 with "
@@ -60,21 +63,20 @@ def for_each_state(arguments: Sequence[str]) -> list[list[str]]:
 def continued(tree: Mapping[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
     """The config of a fork: that of its run, with the composed values of its own keys and what was typed."""
     run, (step,) = Path(tree["fork"]["run"]), tree["fork"]["steps"]
-    found: dict[str, Any] = with_defaults(read_config(run)) | {key: tree[key] for key in OWN}
+    typed = _typed(arguments)
+    of_run = foreign_config(read_config(run), run / CONFIG, named_in(typed)).model_dump(mode="json")
+    found: dict[str, Any] = of_run | {key: tree[key] for key in OWN}
     found["study_name"] += f"/{'_'.join(run.resolve().parts[-3:])}/step_{step:06d}"
     found["rollout"]["noise_stream"] = tree["seed"]
     found["preflight"] = False  # the run had it
     found["budget"]["tokens_generated"] = None
     if found["policy"]["path"] is None:
         found["study"]["bases"] = [found["task"]["base_seed"]]  # one: that of the run
-    typed, flat = flatten(_typed(arguments)), flatten(found)
-    for key, value in flat.items():
-        if names_code(key, value) and typed.get(key) != value:
-            raise ConfigError(
-                f"{run} ran with {key}={value}, and a run folder is data: read that code, and name it on the command "
-                f"line, {key}={value}"
-            )
-    for key, value in typed.items():
+    flat = flatten(found)
+    for key in PLACES:
+        if flat[key] and key not in typed:
+            raise ConfigError(f"{run} sent its weights to {key}={flat[key]}; a fork needs that on the command line too")
+    for key, value in flatten(typed).items():
         if key == "seed" or key.split(".")[0] in OWN or (key in flat and value == flat[key]):
             continue
         if kind_of(key) in (SCIENCE, HORIZON) or key == "trainer.strategy" or (config_folder() / key).is_dir():

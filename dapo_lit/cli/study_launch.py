@@ -5,22 +5,25 @@ values when a cell's config is composed.
 """
 
 import itertools
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 from hydra.core.override_parser.types import Override
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from dapo_lit.cli.config_tree import composed_tree, resolved
+from dapo_lit.cli.config_tree import composed_tree, resolved, with_literals
 from dapo_lit.cli.fork import check_changes, fork_arms
 from dapo_lit.cli.overrides import choices, looks_only, parsed_overrides
 from dapo_lit.cli.study_plan import check_power, make_plan, protocol
 from dapo_lit.cli.workers import Cell
 from dapo_lit.config import Config, ConfigError, config_folder, parse
-from dapo_lit.config.shipped import base_of
+from dapo_lit.config.shipped import base_of, is_group
 from dapo_lit.errors import suggestion
+from dapo_lit.screen import printable
 from dapo_lit.study.compare.calibration import CALIBRATE, calibration_arms
 from dapo_lit.study.compare.sequential import planned_looks
 from dapo_lit.study.designs import Arm, Design, read_arms
@@ -44,6 +47,8 @@ class Sweep:
     """Seed by seed, so that all arms can be compared as soon as one seed is done."""
     arguments: tuple[str, ...]
     """The overrides without arms and seeds; the study is the last group, because its file refers to others."""
+    kept: Mapping[str, Any]
+    """Settings of the packed cells that the study extends."""
 
     @property
     def folder(self) -> Path:
@@ -69,6 +74,10 @@ class Sweep:
         """The overrides that a cell is composed from."""
         return [*self.arguments, f"seed={cell.seed}", f"{ARM}='{cell.arm}'"]
 
+    def composed(self, cell: Cell) -> DictConfig:
+        """The config of a cell, before its arm's values."""
+        return with_literals(composed_tree(self.overrides(cell)), self.kept)
+
 
 def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None]:
     """The command line, and the cells of a study with their plan; None for any other command line.
@@ -88,13 +97,14 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None]:
     last = [str(o.input_line) for o in chosen]
     plain = [str(o.input_line) for o in others if not _of_hydra(o)]
     tree = composed_tree([*plain, *last])
-    config, kept, packed = parse(resolved(tree)), list[str](), None
+    config, kept, packed = parse(resolved(tree)), dict[str, Any](), None
     if config.own_study.packed is not None:
         packed = Path(config.own_study.packed)
         if not packed.is_dir():
             raise ConfigError(f"study.packed={packed}: no such folder; status --pack writes it; null: none")
-        kept = protocol(packed, plain, last, {o.key_or_group for o in others})
-        tree = composed_tree([*plain, *kept, *last])
+        typed = {o.key_or_group: o.value() for o in others if not is_group(o.key_or_group)}
+        kept = protocol(packed, [*plain, *last], typed)
+        tree = with_literals(tree, kept)
         config = parse(resolved(tree))
     multirun = "-m" in arguments or "--multirun" in arguments
     study = study_design(config)
@@ -104,11 +114,12 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None]:
         check_power(study, config, seeds)
     cells = tuple(Cell(arm.name, seed) for seed in seeds for arm in arms)
     plan = make_plan(study, config, seeds, multirun)
-    sweep = Sweep(config, plan, multirun, cells, (*plain, *kept, *last))
+    sweep = Sweep(config, plan, multirun, cells, (*plain, *last), kept)
     with_plan(entries_in_force(sweep.folder, packed), plan, sweep.folder)
     print(_in_words(config, len(arms), seeds), flush=True)
     if kept:
-        print(f"as the packed cells were made: {', '.join(kept)}", flush=True)
+        as_made = ", ".join(f"{key}={json.dumps(value)}" for key, value in kept.items())
+        print(printable(f"as the packed cells were made: {as_made}"), flush=True)
     return list(arguments), sweep
 
 
@@ -153,10 +164,7 @@ def with_arm(tree: DictConfig) -> DictConfig:
 
 def with_values(tree: DictConfig, arm: Arm) -> DictConfig:
     """A composed config with the values of an arm."""
-    cell = tree.copy()
-    for key, value in {**arm.values, ARM: arm.name}.items():
-        OmegaConf.update(cell, key, value, force_add=True)  # the schema reports unknown keys
-    return cell
+    return with_literals(tree, {**arm.values, ARM: arm.name})
 
 
 def study_design(config: Config) -> Design:

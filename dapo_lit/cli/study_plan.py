@@ -2,23 +2,20 @@
 settings of packed cells, with which further pairs are made whatever the shipped settings are now.
 """
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.fork import fork_families
 from dapo_lit.config import Config, ConfigError
-from dapo_lit.config.identity import differences, identity, put
+from dapo_lit.config.foreign import foreign_config
+from dapo_lit.config.identity import differences, identity, put, schema_key
 from dapo_lit.config.shipped import base_of
 from dapo_lit.config.study import Control
-from dapo_lit.errors import DamagedError, suggestion
-from dapo_lit.imports import names_code
-from dapo_lit.run_files import RECORD, read_config, read_record
+from dapo_lit.errors import suggestion
+from dapo_lit.imports import named_in
 from dapo_lit.runs.resume import describe
 from dapo_lit.study.compare.calibration import CALIBRATE, PLACEBO
 from dapo_lit.study.compare.contrasts import contrasts, pair, primary_family
@@ -33,40 +30,51 @@ from dapo_lit.study.read.registration import FILE, Family, Plan, Registered, ent
 SEEDED = ("seed", "task.base_seed")
 
 
-def protocol(folder: Path, arguments: list[str], study: list[str], given: set[str]) -> list[str]:
-    """Overrides with which the study's cells have the settings of those packed in `folder`.
+def protocol(folder: Path, arguments: Sequence[str], typed: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with which the study's cells are as those packed in `folder`, by key of the schema.
 
-    arguments, study: what the study is composed from.
-    given: keys of the command line, which stay as they are.
+    arguments: what the study is composed from.
+    typed: the keys of the command line with their values, which stay as they are.
+
+    Raises ConfigError: the packed config is none of this version's, or names code that was not typed.
     """
     run = next(iter(read_packed(folder)), None)
-    if run is None or not run.config.get("study"):
-        return []
-    cell = composed_tree([*arguments, *study, f"seed={run.seed}", f"study.arm='{run.arm}'"])
-    changed = differences(identity(run.config), identity(_with_switches(cell, run.identity)))
-    for key, (before, now) in changed.items():
-        if key not in given and names_code(key, before):
-            raise ConfigError(
-                f"study.packed={folder}: its cells ran with {key}={before}, which is {now} here, and a packed study is "
-                f"data: read that code, and name it on the command line, {key}=..."
-            )
-    kept = [
-        f"{key}={json.dumps(before)}"
-        for key, (before, now) in changed.items()
-        if key not in (*SEEDED, *given) and key in run.identity
-    ]
-    bases = run.config["study"].get("bases", (run.config.get("regime") or {}).get("bases", []))
-    return kept if "study.bases" in given else [*kept, f"study.bases={json.dumps(bases)}"]
+    study = None if run is None else run.config.get("study")
+    if run is None or not isinstance(study, Mapping):
+        return {}
+    packed = foreign_config(run.config, f"study.packed={folder}", named_in(typed)).model_dump(mode="json")
+    before = identity(packed)
+    here = resolved(composed_tree([*arguments, f"seed={run.seed}"]))
+    keys = [text.partition("=")[0] for text in run.arm.split("@")[1:]]
+    for key in before:  # the arm's own values are the study's, and no protocol
+        if key.startswith("algorithm.techniques.") or any(key.endswith(f".{name}") for name in keys):
+            put(here, key, before[key])
+    kept = dict[str, Any]()
+    for key in differences(before, identity(here)):
+        place, value = _held(packed, schema_key(key))
+        if place not in SEEDED and not any(place == own or place.startswith(f"{own}.") for own in typed):
+            kept[place] = value
+    return kept if "study.bases" in typed else kept | {"study.bases": _bases(run.config, folder)}
 
 
-def _with_switches(cell: DictConfig, packed: dict[str, object]) -> dict[str, object]:
-    """The composed config with the arm's values of the packed cell: those are the study's, and no protocol."""
-    tree = resolved(cell)
-    arm = str(tree["study"]["arm"]).split("@")[1:]
-    keys = [text.partition("=")[0] for text in arm]
-    for key in [k for k in packed if k.startswith("algorithm.techniques.") or any(k.endswith(f".{s}") for s in keys)]:
-        put(tree, key, packed[key])
-    return tree
+def _bases(config: Mapping[str, Any], folder: Path) -> list[int]:
+    """The base policies that packed cells took in turn, which earlier versions had in the regime."""
+    sections = [section for name in ("study", "regime") if isinstance(section := config.get(name), Mapping)]
+    bases = next((section["bases"] for section in sections if "bases" in section), [])
+    if not isinstance(bases, list) or not all(type(base) is int for base in bases):
+        raise ConfigError(f"study.packed={folder}: its cells have study.bases={bases!r}, which is no list of seeds")
+    return bases
+
+
+def _held(tree: Mapping[str, Any], key: str) -> tuple[str, Any]:
+    """The value at a key, or that of the nearest section above it that is null, with its key."""
+    value: Any = tree
+    parts = key.split(".")
+    for depth, part in enumerate(parts):
+        if not isinstance(value, Mapping):
+            return ".".join(parts[:depth]), value
+        value = value[part]
+    return key, value
 
 
 OF_THE_REGIME = "outcomes of the regime"
@@ -240,7 +248,8 @@ def packed_cell(config: Config, arm: str) -> Path | None:
     packed = packed_config(folder, arm, config.replicate)
     if packed is None:
         return None
-    changes = differences(identity(packed), identity(config.model_dump(mode="json")))
+    known = foreign_config(packed, cell, given=None)  # only compared
+    changes = differences(identity(known.model_dump(mode="json")), identity(config.model_dump(mode="json")))
     if changes:
         print(f"{cell} is packed with another config ({describe(changes)}); training it again")
         return None

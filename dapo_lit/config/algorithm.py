@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from dapo_lit.config.sections import Count, Fraction, Section
+from dapo_lit.config.sections import Count, FolderName, Fraction, Section
 from dapo_lit.techniques import Switches
 
 
@@ -128,7 +128,7 @@ class Critic(Section):
 
 
 class Algorithm(Section):
-    family: str
+    family: FolderName
     """Name of the run's folder: `dapo` to name it from its switches, else the algorithm's name."""
     techniques: Techniques
     loss: str

@@ -8,14 +8,14 @@ import yaml
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from dapo_lit.config.parsing import parse_as
-from dapo_lit.config.sections import ConfigError, Count, Policy, Rollout, Section
+from dapo_lit.config.sections import ConfigError, Count, FolderName, Policy, Rollout, Section
 from dapo_lit.config.shipped import config_folder
 
 
 class Benchmark(Section):
     """Problems and their evaluation protocol; results are comparable only under the same protocol."""
 
-    name: str
+    name: FolderName
     """Part of metric names (eval/<name>/...) and of the output folder."""
     source: Literal["file", "chain_sum"]
     """Problems from `path`, or generated ones."""

@@ -42,6 +42,7 @@ def put(tree: dict[str, Any], key: str, value: object) -> None:
     tree[last] = value
 
 
+@cache
 def kinds(schema: type[Section] = Config, inherited: Kind = SCIENCE, prefix: str = "") -> dict[str, Kind]:
     """Every key of a schema with its kind, sections included."""
     found: dict[str, Kind] = {}
@@ -54,12 +55,17 @@ def kinds(schema: type[Section] = Config, inherited: Kind = SCIENCE, prefix: str
 
 
 @cache
-def kind_of(key: str) -> Kind:
-    """The kind of a dotted key; below a free mapping, that of the mapping; science where the schema has no such key."""
+def schema_key(key: str) -> str:
+    """The longest part of a dotted key that the schema has: `task.options` for `task.options.terms`."""
     known = kinds()
     while key not in known and "." in key:
         key = key.rpartition(".")[0]
-    return known.get(key, SCIENCE)
+    return key
+
+
+def kind_of(key: str) -> Kind:
+    """The kind of a dotted key; below a free mapping, that of the mapping; science where the schema has no such key."""
+    return kinds().get(schema_key(key), SCIENCE)
 
 
 def with_defaults(tree: Tree) -> dict[str, Any]:

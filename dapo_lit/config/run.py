@@ -1,10 +1,9 @@
 """The config of a training run, with the checks that need more than one group."""
 
 from collections.abc import Iterator
-from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from dapo_lit.config.algorithm import Algorithm
 from dapo_lit.config.sections import (
@@ -14,6 +13,7 @@ from dapo_lit.config.sections import (
     SCIENCE,
     Budget,
     Evaluation,
+    FolderNames,
     Logger,
     Policy,
     Replay,
@@ -29,7 +29,7 @@ from dapo_lit.config.trainer import Trainer
 class Config(Section):
     seed: Annotated[int, Field(ge=0, lt=2**32), SCIENCE]
     """Seed of problem order, sampling noise and mini-batch shuffling; in a study also of the base policy."""
-    study_name: Annotated[str, BOOKKEEPING]
+    study_name: Annotated[FolderNames, BOOKKEEPING]
     """The first folder of a run: runs/<study_name>/<arm>/seed_<seed>."""
     runs_dir: Annotated[str, BOOKKEEPING]
     """The folder of all runs."""
@@ -55,14 +55,6 @@ class Config(Section):
     """Callbacks of Lightning's or of your own, by name: `_target_` and its arguments."""
     evaluation: Annotated[Evaluation, SCIENCE]
     replay: Annotated[Replay, BOOKKEEPING]
-
-    @field_validator("study_name")
-    @classmethod
-    def _stays_in_runs_dir(cls, name: str) -> str:
-        path = PurePath(name)
-        if not path.parts or path.is_absolute() or ".." in path.parts:
-            raise ValueError(f"{name!r} is not a folder below runs_dir; give a plain name, another place as runs_dir")
-        return name
 
     @property
     def own_study(self) -> Study:

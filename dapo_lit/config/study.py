@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
-from dapo_lit.config.sections import Section
+from dapo_lit.config.sections import FolderName, Section
 from dapo_lit.techniques import REGISTER
 
 
@@ -25,7 +25,7 @@ class Control(Section):
 
 
 class Regime(Section):
-    name: str
+    name: FolderName
     steps: PositiveInt
     """The horizon of its studies, in rollout steps."""
     reference: str
@@ -50,9 +50,9 @@ class Fork(Section):
 
 
 class Study(Section):
-    name: str
+    name: FolderName
     """The study's name, which its runs record."""
-    arm: str | None
+    arm: FolderName | None
     """The arm of this run; a multirun runs all arms unless some are named."""
     arms: tuple[str, ...] | None
     """Arms by name (dapo, dapo-clip_higher, dapo@clip.high=0.5), or words for several: ladder, cube, half_fraction,

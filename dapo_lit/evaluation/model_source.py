@@ -8,14 +8,14 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dapo_lit.build.base_policy import policy_folder
-from dapo_lit.config import Config, ConfigError, parse
-from dapo_lit.config.identity import with_defaults
+from dapo_lit.config import Config, ConfigError
+from dapo_lit.config.foreign import config_without_code
 from dapo_lit.config.sections import Policy
 from dapo_lit.errors import DamagedError
 from dapo_lit.manifest import read_manifest
 from dapo_lit.policy.load import load_model, load_tokenizer
 from dapo_lit.policy.lora import fingerprint, merge
-from dapo_lit.run_files import CHECKPOINTS, RECORD, check_kept, read_config
+from dapo_lit.run_files import CHECKPOINTS, CONFIG, RECORD, check_kept, read_config
 from dapo_lit.runs.checkpoint_files import complete, fault
 from dapo_lit.runs.checkpoint_weights import base_fingerprint, policy_weights
 
@@ -71,19 +71,10 @@ def run_of(place: Path) -> Path:
     return place.parent.parent if place.suffix == ".ckpt" else place
 
 
-def run_config(run: Path) -> Config:
-    """The resolved config of a run."""
-    tree = read_config(run)
-    try:
-        return parse(with_defaults({**tree, "study": None, "regime": None}))  # sections that change between versions
-    except ConfigError as error:
-        raise ConfigError(f"{run / 'config.yaml'} does not fit this version of the schema:\n{error}") from None
-
-
 def open_run_model(place: Path) -> tuple[EvaluatedModel, Config]:
     """The policy of a run's newest checkpoint, or of the given checkpoint, on the CPU, and the run's config."""
     run = run_of(place)
-    config = run_config(run)
+    config = config_without_code(read_config(run), run / CONFIG)
     if place == run and (manifest := read_manifest(run)):
         check_kept(run, f"checkpoints/step_{manifest['step']:06d}.ckpt")
     chosen = place if place.suffix == ".ckpt" else next(reversed(complete(run / CHECKPOINTS)), None)

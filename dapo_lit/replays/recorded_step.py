@@ -17,9 +17,9 @@ from torch import Tensor
 
 from dapo_lit.build.parts import Parts
 from dapo_lit.config import Config, ConfigError
+from dapo_lit.config.foreign import foreign_config
 from dapo_lit.engines.protocol import PartialSample, RolloutEngine, Sample, SampleKey, SampleRequest, Sampling
 from dapo_lit.errors import DamagedError, UserError
-from dapo_lit.evaluation.model_source import run_config
 from dapo_lit.imports import only
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.fit import build_trainer
@@ -28,7 +28,7 @@ from dapo_lit.replays.sketch import save_weights
 from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.records import Group
-from dapo_lit.run_files import check_kept, read_table
+from dapo_lit.run_files import CONFIG, check_kept, read_config, read_table
 from dapo_lit.runs.checkpoint_files import before_step, fault, kept_states
 from dapo_lit.runs.checkpoint_weights import check_entries
 from dapo_lit.runs.resume import check_reference
@@ -66,7 +66,7 @@ def open_recording(run: Path, step: int | None, given: Container[str] | None = f
     """Reads a recorded step; `None` means the only one. given: as in Recording."""
     tables = (rollouts_file(run, kept).relative_to(run).as_posix() for kept in kept_states(run))
     check_kept(run, "replay/", *tables)
-    config, steps = run_config(run), recorded_steps(run)
+    config, steps = foreign_config(read_config(run), run / CONFIG, given), recorded_steps(run)
     if not steps:
         raise ConfigError(f"{run}: no step is recorded; replay.record=[10] keeps step 10 of the next run for a replay")
     recorded = f"recorded: {', '.join(map(str, steps))}"

@@ -1,0 +1,70 @@
+"""A config from elsewhere, of a run folder or of packed cells, as a checked Config; every reader takes this way.
+
+Such a config is data (SECURITY.md). It is never written as overrides, because Hydra's grammar adds keys (`++`), removes
+them and chooses files. Its values stay literals: keys of the schema, of the schema's types, and no text that OmegaConf
+would fill in. Names, places, loggers and callbacks are not taken at all.
+"""
+
+from collections.abc import Container, Iterator, Mapping
+
+from dapo_lit.config.identity import flatten, kind_of, put, schema_key, with_defaults
+from dapo_lit.config.parsing import parse
+from dapo_lit.config.run import Config
+from dapo_lit.config.sections import BOOKKEEPING, ConfigError
+from dapo_lit.config.shipped import default_run
+from dapo_lit.imports import named_code
+
+FILLED_IN = ("${", "???")
+"""What OmegaConf replaces in a text, or takes for a missing value."""
+
+
+def foreign_config(tree: object, place: object, given: Container[str] | None = frozenset()) -> Config:
+    """The config that was found at `place`; study, regime, runs_dir, resume, logger, callbacks, ... are as shipped.
+
+    given: dotted paths of code that the user named; None: all, for a place that the user trusts and for a config that
+    is only compared.
+
+    Raises ConfigError: a key that the schema does not have, a value of another type, an interpolation, or code that was
+    not given. One line with the place and the key.
+    """
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"{place}: its config is no mapping of keys to values")
+    taken = {str(key): value for key, value in tree.items() if kind_of(str(key)) is not BOOKKEEPING}
+    for key, text in _texts(taken):
+        if any(mark in text for mark in FILLED_IN):
+            raise ConfigError(f"{place}: its config has {text!r} at {key}; values of another config must be filled in")
+    for key, value in flatten(taken).items():
+        code = named_code(key, value)
+        if given is not None and code and code not in given:
+            raise ConfigError(
+                f"{place} names code, {key}={value}, and a config from elsewhere is data: read that code, and name it "
+                "on the command line to run it"
+            )
+    try:
+        return parse(with_defaults(taken) | {"study": None})
+    except ConfigError as error:
+        first, *others = str(error).splitlines()
+        more = f" (and {len(others)} more)" if others else ""
+        raise ConfigError(f"{place}: its config does not fit this version of the schema: {first}{more}") from None
+
+
+def config_without_code(tree: object, place: object) -> Config:
+    """As `foreign_config`, for readers that have no use for code: where it names some, the shipped value."""
+    found = foreign_config(tree, place, given=None).model_dump(mode="json")
+    shipped = flatten(default_run())
+    for key in {schema_key(key) for key, value in flatten(found).items() if named_code(key, value)}:
+        put(found, key, shipped[key])
+    return parse(found)
+
+
+def _texts(value: object, key: str = "") -> Iterator[tuple[str, str]]:
+    """Every text of a config, names of keys too, with the key at which it is."""
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield key or "its top", str(name)
+            yield from _texts(inner, f"{key}.{name}".lstrip("."))
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _texts(inner, key)
