@@ -21,6 +21,7 @@ from dapo_lit.cli.command import run_command
 from dapo_lit.config.commands import EvaluateConfig
 from dapo_lit.errors import UserError
 from dapo_lit.evaluation.voting import VoteCounts, average, consensus, pass_at_k
+from dapo_lit.preflight.machine import check_gpu_for
 from dapo_lit.rollout.reflection import MARK, WORDS, reflects
 from dapo_lit.screen import print_table
 from dapo_lit.study.compare.statistics import Estimate, t_interval
@@ -36,6 +37,8 @@ METHOD = "95 % t-intervals over questions, one always right and one always wrong
 
 def evaluate(config: EvaluateConfig, overrides: list[str]) -> None:
     """Evaluates one model."""
+    if config.device == "cuda":
+        check_gpu_for("device=cuda")
     import torch
 
     from dapo_lit.evaluation.model_source import open_model

@@ -19,9 +19,9 @@ from dapo_lit.config.shipped import switches_of
 from dapo_lit.data.templates import agreed_template
 from dapo_lit.errors import HeldError, UserError
 from dapo_lit.files import write_text
+from dapo_lit.preflight.machine import check_machine
 from dapo_lit.run_files import CHECKPOINTS, DONE, RECORD, TABLES, lost_files, read_metrics
 from dapo_lit.runs.claim import claimed, holder
-from dapo_lit.runs.extensions import built
 from dapo_lit.runs.preemption import requeue
 from dapo_lit.screen import StatusLine
 from dapo_lit.study.designs import arm_name
@@ -37,12 +37,14 @@ if TYPE_CHECKING:
 def train(config: Config, overrides: list[str]) -> None:
     """Runs or resumes one training; does nothing if it is done or if another process is running it.
 
+    Raises ConfigError: it cannot work on this machine, or a check before the first step refuses it.
     Raises HeldError: another process is running it, and resume is not auto.
     Raises ExhaustedError: it has ended and learned nothing, or skipped most updates. An arm of a study prints the
     reason only.
     Raises SystemExit: with code 0, after the checkpoint, if the process was asked to stop.
     """
     agreed_template(config.task.template, config.reward.extraction)  # before the seconds that torch takes
+    check_machine(config)
     import torch
 
     from dapo_lit.cli.run_summary import mostly_skipped, nothing_learned
@@ -105,6 +107,8 @@ def run_study(study: Sweep, run: Callable[[Config, list[str]], None] = train) ->
     Of a multirun the first cell is tried out before, in a process of its own, and what the cells found is printed at
     the end.
     """
+    if code := reported(lambda: check_machine(study.config)):
+        return code
     import dapo_lit.lit.fit  # noqa: F401  (so that the cells' processes inherit the imports)
 
     if len(study.cells) > 1 and study.config.preflight:
@@ -133,7 +137,8 @@ def train_first(config: Config, overrides: list[str], run_start: RunStart) -> No
     from dapo_lit.cli.study_plan import check_base, packed_cell
     from dapo_lit.lit.fit import own_callbacks
     from dapo_lit.preflight.training import check_run
-    from dapo_lit.runs.run_folder import is_done, open_run, run_path
+    from dapo_lit.runs.loggers import check_loggers
+    from dapo_lit.runs.run_folder import check_room, is_done, open_run, run_path
 
     arm = arm_of(config)
     path = run_path(config, arm)
@@ -155,8 +160,8 @@ def train_first(config: Config, overrides: list[str], run_start: RunStart) -> No
         if not (config.resume and any((path / CHECKPOINTS).glob("step_*.ckpt"))):  # a checkpoint has its own start
             check_base(config, arm, start_of(parts))
         own_callbacks(config, path)
-        if config.logger.lightning:
-            built("logger.lightning", config.logger.lightning, path)
+        check_loggers(config, path)
+        check_room(path, parts.checkpoint_bytes)
         folder = open_run(config, overrides, arm, owner)
         for fault in read_metrics(folder.path).faults if folder.resumes else ():
             print(f"warning: {folder.metrics}: {fault}")

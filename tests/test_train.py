@@ -78,6 +78,30 @@ def test_a_signal_at_any_moment_loses_no_row_and_changes_no_bit(whole, tmp_path,
         assert same_run(folder / RUN, whole / RUN), after
 
 
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["logger=wandb"], "logger=wandb"),  # no login
+        (["logger=wandb", "logger.wandb.mode=offline", "+logger.wandb.grp=x"], "logger.wandb.grp"),
+        (["logger=wandb", "logger.wandb.mode=sometimes"], "logger=wandb"),
+    ],
+)
+def test_a_display_that_cannot_work_ends_the_start_in_one_line_and_moves_no_run(
+    tmp_path, cache, monkeypatch, arguments, named
+):
+    older = tmp_path / RUN
+    older.mkdir(parents=True)
+    (older / "run.json").write_text("{}")
+    for name in ("WANDB_MODE", "WANDB_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    done = run_cli(*SMALL, *arguments, "preflight=false", cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1
+    assert named in done.stderr
+    assert [file.name for file in older.parent.iterdir()] == ["seed_0"]
+
+
 def test_wandb_offline_gets_every_key_and_keeps_its_id_over_a_resume(tmp_path, cache):
     arguments = (
         *SMALL, "logger=wandb", "logger.wandb.mode=offline", "logger.rollouts_every=1", "preflight=false",

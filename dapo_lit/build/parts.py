@@ -87,6 +87,13 @@ class Parts:
         load_shards(policy, self.local_policy_folder, device)
 
     @property
+    def checkpoint_bytes(self) -> int:
+        """Bytes of a checkpoint, at the least: the weights and AdamW's two moments of each; 0 of adapters only."""
+        if self.config.policy.lora is not None:
+            return 0
+        return 3 * sum(weight.numel() * weight.element_size() for weight in self.policy.parameters())
+
+    @property
     def engine_device(self) -> torch.device:
         """The device of training; the policy itself is still on the CPU when the engine is built."""
         uses_gpu = self.config.trainer.accelerator != "cpu" and torch.cuda.is_available()

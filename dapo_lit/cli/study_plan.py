@@ -60,7 +60,7 @@ def protocol(folder: Path, arguments: Sequence[str], typed: Mapping[str, Any]) -
 def _bases(config: Mapping[str, Any], folder: Path) -> list[int]:
     """The base policies that packed cells took in turn, which earlier versions had in the regime."""
     sections = [section for name in ("study", "regime") if isinstance(section := config.get(name), Mapping)]
-    bases = next((section["bases"] for section in sections if "bases" in section), [])
+    bases: Any = next((section["bases"] for section in sections if "bases" in section), [])
     if not isinstance(bases, list) or not all(type(base) is int for base in bases):
         raise ConfigError(f"study.packed={folder}: its cells have study.bases={bases!r}, which is no list of seeds")
     return bases

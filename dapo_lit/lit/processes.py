@@ -9,6 +9,7 @@ import resource
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,10 +25,15 @@ from dapo_lit.build.models import uses_gpu
 from dapo_lit.config import ConfigError
 from dapo_lit.config.trainer import Trainer
 from dapo_lit.errors import DamagedError, UserError
+from dapo_lit.preflight.machine import check_devices
 from dapo_lit.ranks import LostRankError, Ranks
 from dapo_lit.ranks.watch import STARTED_BY, RankWatch
 from dapo_lit.runs.checkpoint_files import fault
 from dapo_lit.runs.run_folder import RunFolder
+
+Child = subprocess.Popen[bytes]
+"""A process that rank 0 started."""
+END_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -113,11 +119,13 @@ def joined(settings: Trainer) -> Iterator[Ranks]:
     Without torchrun or srun, starts the other processes of this machine with the same command line, and ends them if
     this one fails.
     """
+    if uses_gpu(settings):
+        check_devices(settings, torch.cuda.device_count())
     if settings.strategy == "single":
         yield Ranks()
         return
     allow_files(OTHER_FILES + GROUPS * (settings.devices * settings.num_nodes + 3))
-    place, children = place_from_outside(), list[subprocess.Popen[bytes]]()
+    place, children = place_from_outside(), list[Child]()
     has_starter = place is not None and STARTED_BY not in os.environ
     size = settings.devices * settings.num_nodes
     if place is None:
@@ -145,15 +153,26 @@ def joined(settings: Trainer) -> Iterator[Ranks]:
         raise RuntimeError(f"{len(failed)} of the processes of this run failed")
 
 
-def _in_group(
-    place: Place, settings: Trainer, watch: RankWatch, children: Sequence["subprocess.Popen[bytes]"]
-) -> Iterator[Ranks]:
+def end(children: Sequence[Child]) -> None:
+    """Ends processes, those that are busy after END_S seconds by force: without this rank none can save its part."""
+    for child in children:
+        child.terminate()
+    deadline = time.monotonic() + END_S
+    for child in children:
+        try:
+            child.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def _in_group(place: Place, settings: Trainer, watch: RankWatch, children: Sequence[Child]) -> Iterator[Ranks]:
     """Makes the process group, and takes it down together; if this rank fails, the processes it started are ended."""
     on_gpu = uses_gpu(settings)
-    if on_gpu:
-        torch.cuda.set_device(place.local_rank)
     timeout = timedelta(minutes=settings.timeout_min)
     try:
+        if on_gpu:
+            torch.cuda.set_device(place.local_rank)
         store, rank, size = next(rendezvous("env://", place.rank, place.size, timeout=timeout))
         # Objects are exchanged on the CPU, those of a sharded checkpoint over this group.
         backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
@@ -168,8 +187,7 @@ def _in_group(
         dist.barrier()
         raise
     except BaseException:
-        for child in children:
-            child.terminate()
+        end(children)
         raise
     finally:
         if dist.is_initialized():
@@ -189,7 +207,7 @@ def lost_rank_named(lost: Callable[[], str | None]) -> Iterator[None]:
         raise
 
 
-def start_others(size: int) -> tuple[Place, list["subprocess.Popen[bytes]"]]:
+def start_others(size: int) -> tuple[Place, list[Child]]:
     """Runs this command line again for ranks 1 to size - 1 on this machine; this process becomes rank 0."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))

@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import torch
 
+from dapo_lit.build.models import uses_gpu
 from dapo_lit.build.parts import Parts
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.policy.wrap import decoder_layers
 from dapo_lit.preflight.idle_settings import check_switches
+from dapo_lit.preflight.machine import check_devices
 from dapo_lit.preflight.policy import check_dtype, check_policy
 from dapo_lit.preflight.problems import check_labels, check_leakage, try_rewards
 from dapo_lit.preflight.prompts import check_prompts, check_tokenizer
@@ -62,8 +64,8 @@ def _check_lengths(config: Config) -> None:
 
 def _check_device(parts: Parts) -> Finding:
     trainer = parts.config.trainer
-    if trainer.accelerator == "gpu" and not torch.cuda.is_available():
-        raise ConfigError("trainer.accelerator=gpu, but torch finds no GPU; set trainer.accelerator=cpu")
+    if uses_gpu(trainer):
+        check_devices(trainer, torch.cuda.device_count())
     size = trainer.devices * trainer.num_nodes
     return Finding(f"{parts.engine_device.type}, {size} process{'es' if size > 1 else ''}")
 

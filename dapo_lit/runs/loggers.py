@@ -4,17 +4,19 @@ The record itself, `metrics.jsonl`, is written by run_folder.py.
 """
 
 import math
+import os
 import secrets
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from dapo_lit.config import Config
+from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.sections import Budget
 from dapo_lit.runs.extensions import built
 from dapo_lit.runs.run_folder import RunFolder
@@ -30,6 +32,42 @@ SHOWN = {
     "perf/tokens_per_s": "{:.0f} tok/s",
 }
 """In the line of a step, where the row has them."""
+
+
+WANDB_S = 20
+"""Seconds in which the server of Weights & Biases must answer."""
+
+
+def check_loggers(config: Config, run: Path) -> None:
+    """Tries out the displays before an older run is touched.
+
+    Raises ConfigError: one lacks a library or refuses its arguments; Weights & Biases has no login or does not answer.
+    """
+    if config.logger.lightning:
+        built("logger.lightning", config.logger.lightning, run)
+    if not config.logger.wandb:
+        return
+    import wandb
+
+    given = {key: value for key, value in config.logger.wandb.items() if value is not None}
+    if unknown := given.keys() - signature(wandb.init).parameters:
+        raise ConfigError(f"logger.wandb.{min(unknown)}: wandb.init has no such argument")
+    if (given.get("mode") or os.environ.get("WANDB_MODE") or "online") == "online":
+        with wandb_named():
+            _ = wandb.Api(timeout=WANDB_S).viewer  # asks the server who we are
+
+
+@contextmanager
+def wandb_named() -> Iterator[None]:
+    """Turns an error of Weights & Biases into one line."""
+    import wandb
+
+    try:
+        yield
+    except (wandb.errors.Error, ValueError) as error:  # ValueError: it refuses an argument
+        raise ConfigError(
+            f"logger=wandb: {' '.join(str(error).split())} (logger.wandb.mode=offline needs no server)"
+        ) from None
 
 
 class Loggers:
@@ -119,12 +157,13 @@ class WandbRun:
         given = {key: value for key, value in (config.logger.wandb or {}).items() if value is not None}
         run_id = run.get("wandb_id") or secrets.token_hex(4)
         folder.write_run(wandb_id=run_id)
-        self.run = wandb.init(
-            **{"name": f"{run['arm']}-seed_{config.replicate}", "group": config.study_name}
-            | given
-            | {"id": run_id, "resume": "allow", "config": config.model_dump(mode="json"), "dir": folder.path}
-            | {"settings": wandb.Settings(console="off", silent=True)}
-        )
+        with wandb_named():
+            self.run = wandb.init(
+                **{"name": f"{run['arm']}-seed_{config.replicate}", "group": config.study_name}
+                | given
+                | {"id": run_id, "resume": "allow", "config": config.model_dump(mode="json"), "dir": folder.path}
+                | {"settings": wandb.Settings(console="off", silent=True)}
+            )
         self.table_type = wandb.Table
         offline = f"offline: wandb sync {Path(self.run.dir).parent}"
         print(f"wandb   {offline if given.get('mode') == 'offline' else self.run.url}", flush=True)

@@ -7,6 +7,7 @@ checkpoints/, run.html and, once finished, DONE.json.
 import hashlib
 import os
 import platform
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -103,6 +104,21 @@ def is_done(config: Config, arm: str) -> bool:
     done, budget = progress(path), config.budget.model_dump() | {"steps": config.last_step}
     spent = any(limit is not None and done[key] >= limit for key, limit in budget.items())
     return spent or RunFolder(path, resumes=False).read_run().get("status") != "finished"
+
+
+SMALL_FILES = 1_000_000
+"""Bytes of what a run writes besides checkpoints, at the least."""
+
+
+def check_room(path: Path, checkpoint: int) -> None:
+    """Raises ConfigError if a run cannot write one checkpoint of so many bytes, and its record, where it is to go."""
+    place = next(folder for folder in (path, *path.resolve().parents) if folder.exists())
+    free, needed = shutil.disk_usage(place).free, SMALL_FILES + checkpoint
+    if free < needed:
+        raise ConfigError(
+            f"{path}: {free / 1e9:.3f} GB are free there, and a checkpoint of this run takes {needed / 1e9:.3f} GB; "
+            "free some, or choose another disk with runs_dir"
+        )
 
 
 def open_run(config: Config, overrides: Sequence[str], arm: str, owner: str = "") -> RunFolder:

@@ -15,8 +15,10 @@ import pytest
 import torch.distributed as dist
 from command_line import SMALL, Command
 
+from dapo_lit.cli.command import compose
 from dapo_lit.errors import UserError
-from dapo_lit.lit.processes import allow_files, joined, lost_rank_named
+from dapo_lit.lit import processes
+from dapo_lit.lit.processes import Place, allow_files, joined, lost_rank_named
 from dapo_lit.ranks import LostRankError
 from dapo_lit.ranks import watch as rank_watch
 from dapo_lit.ranks.watch import RankWatch
@@ -60,6 +62,30 @@ def test_a_rank_that_is_killed_in_a_step_ends_the_other_within_a_minute_by_name(
     assert f"error: {message}" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert message in (folder / "run.json").read_text()
+
+
+def test_the_processes_of_a_first_rank_that_fails_end_with_it(monkeypatch):
+    """Before the group exists, too; one that ignores the request is killed."""
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start_others(size: int) -> tuple[Place, list[subprocess.Popen[bytes]]]:
+        commands = [[sys.executable, "-c", stubborn], ["sleep", "600"]]
+        started.extend(subprocess.Popen(command, stdout=subprocess.PIPE) for command in commands)
+        assert started[0].stdout is not None
+        started[0].stdout.readline()
+        return Place(0, 0, size), started
+
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("no device")
+
+    monkeypatch.setattr(processes, "start_others", start_others)
+    monkeypatch.setattr(processes, "rendezvous", fails)
+    monkeypatch.setattr(processes, "END_S", 0.5)
+    trainer = compose(*TWO_RANKS, "trainer.devices=3").trainer
+    with pytest.raises(RuntimeError, match="no device"), joined(trainer):
+        pass
+    assert [child.returncode for child in started] == [-signal.SIGKILL, -signal.SIGTERM]
 
 
 @pytest.fixture

@@ -9,9 +9,10 @@ import pandas as pd
 import pyarrow.parquet
 import pytest
 
+from dapo_lit.config import ConfigError
 from dapo_lit.run_files import read_metrics, write_table
 from dapo_lit.runs.checkpoint_files import write_checkpoint
-from dapo_lit.runs.run_folder import open_run
+from dapo_lit.runs.run_folder import check_room, open_run
 
 
 def test_a_value_that_is_not_finite_is_written_as_null_and_its_key_is_named(compose):
@@ -19,6 +20,13 @@ def test_a_value_that_is_not_finite_is_written_as_null_and_its_key_is_named(comp
     folder.append_row({"step": 1, "a": float("nan"), "b": float("inf"), "c": None, "d": 0.5})
     row = {"step": 1, "a": None, "b": None, "c": None, "d": 0.5, "not_finite": ["a", "b"]}
     assert json.loads(folder.metrics.read_text()) == {**row, "crc32": f"{crc32(json.dumps(row).encode()):08x}"}
+
+
+def test_a_disk_without_room_for_a_checkpoint_is_named_before_anything_moves(tmp_path):
+    place = tmp_path / "runs" / "none" / "yet"
+    check_room(place, 0)
+    with pytest.raises(ConfigError, match="runs_dir"):
+        check_room(place, 10**18)
 
 
 def test_a_torn_last_row_is_ended_so_that_the_next_one_can_be_read(compose):
