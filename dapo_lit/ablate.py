@@ -12,7 +12,6 @@ follow, such as task.max_response_tokens=64, task.eval_path=test.csv, budget.ste
 import argparse
 import io
 import re
-import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import redirect_stdout
@@ -24,6 +23,7 @@ from dapo_lit.cli.arguments import CommandParser
 from dapo_lit.cli.command import compose, reported
 from dapo_lit.cli.overrides import check_overrides
 from dapo_lit.cli.workers import in_child, workers_for
+from dapo_lit.command_text import command, setting
 from dapo_lit.config import Config, config_folder
 from dapo_lit.config.identity import flatten
 from dapo_lit.errors import UserError, suggestion
@@ -51,7 +51,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[
     return options, own
 
 
-def ablate(options: argparse.Namespace, own: list[str], command: str) -> list[str]:
+def ablate(options: argparse.Namespace, own: list[str], typed: str) -> list[str]:
     """Probes; returns the command line of the study.
 
     Raises UserError: something is wrong, or the technique cannot act here.
@@ -73,7 +73,7 @@ def ablate(options: argparse.Namespace, own: list[str], command: str) -> list[st
     for times in EPOCHS:
         if probe(technique, config, settings, times)[1]:
             epochs = f"algorithm.epochs={config.algorithm.epochs * times}"
-            raise UserError(f"{reason}\nIt acts with {epochs}; to study it so:\n  {command} {epochs}")
+            raise UserError(f"{reason}\nIt acts with {epochs}; to study it so:\n  {typed} {epochs}")
     raise UserError(
         f"{reason}\nNor with {EPOCHS[-1]} times the epochs; a higher algorithm.optimizer.lr moves ratios too."
     )
@@ -86,9 +86,9 @@ def proposed(options: argparse.Namespace, own: Sequence[str]) -> list[str]:
 
     named, label = {given.split("=")[0] for given in own}, re.sub(r"\W", "_", Path(options.data).stem)
     columns = {} if "task.columns" in named else find_columns(options.data)
-    given = [f"policy.path={quoted(options.model)}", f"task.path={quoted(options.data)}"]
+    given = [setting("policy.path", options.model), setting("task.path", options.data)]
     if columns:
-        given.append(f"task.columns={{problem: {columns['problem']}, answer: {columns['answer']}}}")
+        given.append(setting("task.columns", columns))
         print(f"columns   problem from `{columns['problem']}`, answer from `{columns['answer']}`")
     problems = load_with_selection(options.data, "train", columns=columns)[0] if columns else []
     reward = options.reward or propose_reward(problem.answer for problem in problems)
@@ -97,7 +97,7 @@ def proposed(options: argparse.Namespace, own: Sequence[str]) -> list[str]:
     defaults = {"task.label": label, "study_name": f"ablate_{options.technique}_{label}", "study.until": "decided"}
     if "task.eval_path" not in named:
         defaults["study.metric"] = "rollout/accuracy"
-    given += [f"{key}={value}" for key, value in defaults.items() if key not in named]
+    given += [setting(key, value) for key, value in defaults.items() if key not in named]
     config = compose("+experiment=hf", *given, *own, "+study=leave_one_out", "study.arm=dapo")
     print(f"reward    {reward} (reads {config.reward.extraction}; your own: --reward)")
     if "task.template" not in named:
@@ -146,11 +146,6 @@ def propose_template(extraction: str, is_chat: bool) -> str:
     """The shipped template without worked examples that fits the reward's reading and the policy's tokenizer."""
     fitting = {("answer_line", True): "dapo", ("answer_line", False): "dapo_base", ("boxed", True): "boxed"}
     return fitting.get((extraction, is_chat), "chat" if is_chat else "plain")
-
-
-def quoted(text: str) -> str:
-    """A path as Hydra takes it."""
-    return text if re.fullmatch(r"[\w./-]+", text) else f"'{text}'"
 
 
 def probe(technique: str, study: Config, settings: Sequence[str], times: int) -> tuple[list[dict[str, Any]], bool]:
@@ -248,11 +243,11 @@ def cost(config: Config, rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def main(arguments: Sequence[str]) -> int:
     options, own = parse_arguments(arguments)
-    command = shlex.join(["python", "-m", "dapo_lit.ablate", *arguments])
+    typed = command("ablate", *arguments)
     study: list[str] = []
-    if code := reported(lambda: study.extend(ablate(options, own, command))):
+    if code := reported(lambda: study.extend(ablate(options, own, typed))):
         return code
-    print(shlex.join(["python", "-m", "dapo_lit.train", *study]), flush=True)
+    print(command("train", *study), flush=True)
     from dapo_lit import train
 
     sys.argv[1:] = study

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dapo_lit.cli.arguments import LOG_SYSTEMS, CommandParser
+from dapo_lit.command_text import command, setting
 from dapo_lit.errors import UserError
 from dapo_lit.techniques import REGISTER
 
@@ -67,7 +68,7 @@ def lines(run: Path, steps: int | None, system: str | None) -> Iterator[str]:
 
 def settling(run: Path, settings: Mapping[str, Any], given: Sequence["Advice"]) -> Iterator[str]:
     """The commands that would show what the techniques do to this run, or why there are none."""
-    from dapo_lit.runs.checkpoint_files import kept_states
+    from dapo_lit.run_files import kept_states
     from dapo_lit.study.designs import Arm
 
     if not settings:
@@ -78,8 +79,8 @@ def settling(run: Path, settings: Mapping[str, Any], given: Sequence["Advice"]) 
         yield "To settle it on this run, from the states that it kept:"
         on = frozenset(each.technique for each in given if each.on)
         for arm in (Arm(on ^ {each.technique}).name for each in given if each.acts is not False):
-            fork = f"python -m dapo_lit.train -m +study=fork fork.run={run} study.until=decided"
-            yield f"  {fork} 'study.arms=[{arm}]'"
+            own = setting("fork.run", str(run)), setting("study.arms", [arm])
+            yield f"  {command('train', '-m', '+study=fork', *own, 'study.until=decided')}"
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -7,7 +7,6 @@ Exit codes: 0 every cell of the study is there; 3 written, but cells are missing
 """
 
 import argparse
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from dapo_lit.cli.arguments import LOG_SYSTEMS, CommandParser
+from dapo_lit.command_text import command
 from dapo_lit.errors import UserError
 from dapo_lit.screen import printable
 
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
     options = parse_arguments(given)
-    command = shlex.join(["python", "-m", "dapo_lit.report", *given])
+    typed = command("report", *given)
     out = options.output or options.folders[0] / "report"
     from dapo_lit.study.report.report import make_report  # loads matplotlib, so only once the command line is checked
 
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             metric, notes = import_runs(options.system, options.folders, out / "imported", options.metric)
             options.folders = [out / "imported"]
         with Console(stderr=True).status("reading the runs"):  # shows nothing where there is no terminal
-            results, found = make_report(options.folders, out, command, metric, notes)
+            results, found = make_report(options.folders, out, typed, metric, notes)
     except UserError as reason:
         print(f"refused: {reason}", file=sys.stderr)
         return 2

@@ -12,6 +12,7 @@ there twice. Reading repairs nothing in silence: what is odd is one of the fault
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -84,6 +85,17 @@ def read_config(run: Path) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise DamagedError(f"{file} is empty or no config; {RESTORE}")
     return tree
+
+
+def before_step(run: Path, step: int) -> Path:
+    """The training state before a recorded step."""
+    return run / REPLAYS / f"step_{step:06d}.ckpt"
+
+
+def kept_states(run: Path) -> list[int]:
+    """The steps before which a run kept its training state, ascending."""
+    names = (re.fullmatch(r"step_(\d+)\.ckpt", file.name) for file in (run / REPLAYS).glob("step_*"))
+    return sorted(int(name[1]) for name in names if name)
 
 
 def config_text(tree: Mapping[str, Any]) -> str:

@@ -5,7 +5,6 @@ Prints a table of the policy before and after, and the paths of the run and its 
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from dapo_lit.cli.command import attempt, compose_run, reported, run_command, silence_libraries
 from dapo_lit.cli.workers import Cell, in_child, run_cells, workers_for
+from dapo_lit.command_text import command
 from dapo_lit.config import Config
 from dapo_lit.config.shipped import switches_of
 from dapo_lit.data.templates import agreed_template
@@ -265,9 +265,9 @@ def print_findings(config: Config) -> int:
     from dapo_lit.study.report.report import close
 
     folders = study_folders(config)
-    command = shlex.join(["python", "-m", "dapo_lit.report", *map(str, folders)])
+    typed = command("report", *map(str, folders))
     try:
-        print(close(config.own_study.name, folders, command))
+        print(close(config.own_study.name, folders, typed))
     except UserError as reason:
         print(f"no findings: {reason}")
         return 2

@@ -14,8 +14,7 @@ from dapo_lit.config.foreign import foreign_config
 from dapo_lit.config.identity import flatten, kind_of, put
 from dapo_lit.config.sections import HORIZON, SCIENCE
 from dapo_lit.imports import named_in
-from dapo_lit.run_files import CONFIG, read_config
-from dapo_lit.runs.checkpoint_files import kept_states
+from dapo_lit.run_files import CONFIG, kept_states, read_config
 from dapo_lit.study.designs import Arm, Design
 from dapo_lit.study.read.outcomes import in_words
 from dapo_lit.study.read.registration import Family, Registered

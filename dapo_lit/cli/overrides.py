@@ -7,6 +7,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, ValueType
 from hydra.errors import HydraException
 
+from dapo_lit.command_text import setting
 from dapo_lit.config import Config, ConfigError, Section, known_keys, unknown_key
 from dapo_lit.config.shipped import brings_regime, group_fault, is_group, known_choices, regime_fault
 
@@ -50,7 +51,7 @@ def written_out(arguments: Sequence[str], positional: str | None) -> list[str]:
     """The command line with a positional argument as key=value.
 
     >>> written_out(["runs/single/dapo/seed_0", "output=exported"], "ckpt")
-    ["ckpt='runs/single/dapo/seed_0'", 'output=exported']
+    ['ckpt=runs/single/dapo/seed_0', 'output=exported']
     >>> len(written_out(["study.arms=[" + "dapo," * 100 + "naive_grpo]"], None))
     1
     """
@@ -63,7 +64,7 @@ def written_out(arguments: Sequence[str], positional: str | None) -> list[str]:
         elif positional is None or any(a.startswith(f"{positional}=") for a in [*arguments, *written]):
             raise ConfigError(f"{argument}: not key=value; --help lists the keys")
         else:
-            written.append(f"{positional}='{argument}'")
+            written.append(setting(positional, argument))
     return written
 
 

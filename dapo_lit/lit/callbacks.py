@@ -22,7 +22,7 @@ from dapo_lit.rollout.collect import ExhaustedError
 from dapo_lit.rollout.records import CollectedStep
 from dapo_lit.rollout.step_collection import LostSampleError, StopRequestedError
 from dapo_lit.run_files import CHECKPOINTS
-from dapo_lit.runs.checkpoint_files import KEPT, before_step, remove, write_checkpoint
+from dapo_lit.runs.checkpoint_files import KEPT, remove, write_checkpoint
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.runs.rollout_table import keeps_rollouts, rollouts_file, write_rollouts

@@ -28,8 +28,8 @@ from dapo_lit.replays.sketch import save_weights
 from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.records import Group
-from dapo_lit.run_files import CONFIG, check_kept, read_config, read_table
-from dapo_lit.runs.checkpoint_files import before_step, fault, kept_states
+from dapo_lit.run_files import CONFIG, before_step, check_kept, kept_states, read_config, read_table
+from dapo_lit.runs.checkpoint_files import fault
 from dapo_lit.runs.checkpoint_weights import check_entries
 from dapo_lit.runs.resume import check_reference
 from dapo_lit.runs.rollout_table import rollouts_file

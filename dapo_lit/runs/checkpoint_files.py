@@ -4,7 +4,6 @@ A checkpoint is a file (one process) or a folder with a file per rank (sharded).
 disk, named in the run's manifest and renamed, so that a kill at any moment leaves the earlier checkpoints intact.
 """
 
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,21 +11,9 @@ from pathlib import Path
 from dapo_lit.files import DRAFT, draft_of, force_to_disk, naming, put_in_place
 from dapo_lit.manifest import MANIFEST, difference, read_manifest, sum_of
 from dapo_lit.ranks import ALONE, Ranks
-from dapo_lit.run_files import REPLAYS
 from dapo_lit.runs.bind import bind, step_of
 
 KEPT = 2
-
-
-def before_step(run: Path, step: int) -> Path:
-    """The training state before a recorded step."""
-    return run / REPLAYS / f"step_{step:06d}.ckpt"
-
-
-def kept_states(run: Path) -> list[int]:
-    """The steps before which a run kept its training state, ascending."""
-    names = (re.fullmatch(r"step_(\d+)\.ckpt", file.name) for file in (run / REPLAYS).glob("step_*"))
-    return sorted(int(name[1]) for name in names if name)
 
 
 def write_checkpoint(final: Path, write: Callable[[Path], None], ranks: Ranks = ALONE, kept: int | None = KEPT) -> None:

@@ -10,8 +10,8 @@ from dapo_lit.config.identity import differences, flatten, identity, kind_of, wi
 from dapo_lit.config.sections import EXECUTION, HORIZON
 from dapo_lit.errors import DamagedError
 from dapo_lit.manifest import sum_of
-from dapo_lit.run_files import CHECKPOINTS, read_config, read_metrics, read_record
-from dapo_lit.runs.checkpoint_files import before_step, fault
+from dapo_lit.run_files import CHECKPOINTS, before_step, read_config, read_metrics
+from dapo_lit.runs.checkpoint_files import fault
 
 
 def changes_on_resume(run: Path, config: Config) -> dict[str, list[Any]]:

@@ -1,8 +1,8 @@
 """The page of one run, which is written while it trains: its curves, its completions, and the commands that ablate."""
 
-import shlex
 from pathlib import Path
 
+from dapo_lit.command_text import command, setting
 from dapo_lit.study.read.outcomes import amount, in_words, unit
 from dapo_lit.study.read.runs import Run, Runs, read_run
 from dapo_lit.study.report.document import Document, Part, Table
@@ -35,10 +35,10 @@ def write_run_page(folder: Path) -> Path | None:
 def _commands(run: Run) -> str:
     """Commands that compare this run with runs without a technique, as Markdown."""
     kept = [line for line in run.overrides if line and not line.lstrip("+~").startswith(OWN)]
-    study = shlex.join(["python", "-m", "dapo_lit.train", "-m", *kept, "+study=leave_one_out", "seed=range(0,6)"])
+    study = command("train", "-m", *kept, "+study=leave_one_out", "seed=range(0,6)")
     text = "One run cannot show what a technique does, or how much seeds differ."
     if (run.config.get("replay") or {}).get("record"):
-        fork = shlex.join(["python", "-m", "dapo_lit.train", "-m", "+study=fork", f"fork.run={run.folder}"])
+        fork = command("train", "-m", "+study=fork", setting("fork.run", str(run.folder)))
         text += (
             f" To toggle each technique from the states that this run kept, for a few steps:\n\n```\n{fork}\n```\n\n"
         )
