@@ -1,6 +1,9 @@
 """A mistake on any command line gives one line that says what is wrong and what to do, and exit code 2."""
 
 import json
+import os
+import subprocess
+import sys
 from importlib.util import find_spec
 
 import pytest
@@ -114,6 +117,31 @@ def test_a_mistake_is_one_line_that_names_its_keys_and_exit_code_2(folder, comma
     assert done.stderr.count("\n") == 1 + summary, done.stderr
     assert done.stderr.startswith(("error: ", "refused: "))
     assert sorted(path.name for path in (folder / "runs" / "four_sums" / "dapo").glob("seed*")) == ["seed_0"]
+
+
+OF_THE_SCHEMA = [
+    ["lr=1e-4"], [SUMS, "budget.steps=-5"], ["-m", SUMS, "seed=0,0"], ["+regime=joint", "algorithm.clip.hgh=1"],
+    ["-m", "+study=table1", "+regime=joint", "algorithm.optimizer.lr=fast"], ["+study=fork", "fork.run=nowhere"],
+    ["-m", "+experiment=ablate_clip_higher", "seed=0,1", "task.num_heldout=0"], [SUMS, "trainer=fsdp"],
+]  # fmt: skip
+
+
+def test_no_mistake_that_the_schema_or_the_machine_shows_loads_torch(tmp_path):
+    """Torch and pandas take seconds, which nobody should wait for to see a typo."""
+    code = f"""
+import sys
+import dapo_lit.train
+for arguments in {OF_THE_SCHEMA!r}:
+    sys.argv = ["train", *arguments]
+    try:
+        dapo_lit.train.main()
+    except SystemExit as ended:
+        print(ended.code, *sorted({{"torch", "transformers", "lightning", "pandas", "scipy"}} & set(sys.modules)))
+"""
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["2"] * len(OF_THE_SCHEMA), done.stderr
 
 
 def test_there_are_mistakes_in_every_command():

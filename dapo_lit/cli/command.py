@@ -116,7 +116,7 @@ def checked(
         arguments = [argument.replace("+regime=", "regime=") for argument in arguments]
     check_overrides(arguments, schema)
     if schema is Config and any(a.lstrip("+~").startswith(MAY_BE_STUDY) for a in arguments):
-        from dapo_lit.cli.fork import for_each_state  # they load pandas
+        from dapo_lit.cli.fork import for_each_state  # they see the config before they load pandas
         from dapo_lit.cli.study_launch import prepare
 
         yield from map(prepare, for_each_state(arguments))

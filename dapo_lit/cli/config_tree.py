@@ -30,7 +30,7 @@ def composed_tree(overrides: Sequence[str], config_name: str = "config") -> Dict
     with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
         tree = hydra.compose(config_name, list(overrides))
     if tree.get("fork") and tree.fork.steps:
-        from dapo_lit.cli.fork import continued  # loads pandas
+        from dapo_lit.cli.fork import continued
 
         tree = OmegaConf.create(continued(resolved(tree), overrides))
     return tree

@@ -6,7 +6,7 @@ the values of an arm. Its seed is the stream of sampling noise; the run's seed d
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dapo_lit.cli.overrides import looks_only, parsed_overrides
 from dapo_lit.config import Config, ConfigError, config_folder
@@ -16,9 +16,10 @@ from dapo_lit.config.sections import HORIZON, SCIENCE
 from dapo_lit.imports import named_in
 from dapo_lit.run_files import CONFIG, kept_states, read_config
 from dapo_lit.study.designs import Arm, Design
-from dapo_lit.study.read.outcomes import in_words
-from dapo_lit.study.read.registration import Family, Registered
 from dapo_lit.techniques import REGISTER
+
+if TYPE_CHECKING:
+    from dapo_lit.study.read.registration import Family
 
 FORK = "fork"
 OWN = ("study", "study_name", "runs_dir", "resume", "logger", "callbacks", "replay", "fork")
@@ -100,8 +101,11 @@ def check_changes(arms: Sequence[Arm]) -> None:
             raise ConfigError(f"study.arms: {key} is part of the state that a fork continues; an arm cannot change it")
 
 
-def fork_families(design: Design, config: Config) -> tuple[Family, ...]:
+def fork_families(design: Design, config: Config) -> "tuple[Family, ...]":
     """With minus without for a technique, an arm minus the run for anything else, over the last half of the horizon."""
+    from dapo_lit.study.read.outcomes import in_words
+    from dapo_lit.study.read.registration import Family, Registered
+
     assert config.fork is not None
     own, *others = design.arms
     metric, last = config.own_study.metric, config.last_step

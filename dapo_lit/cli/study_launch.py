@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from hydra.core.override_parser.types import Override
@@ -18,17 +18,15 @@ from omegaconf import DictConfig
 from dapo_lit.cli.config_tree import composed_tree, resolved, with_literals
 from dapo_lit.cli.fork import check_changes, fork_arms
 from dapo_lit.cli.overrides import choices, looks_only, parsed_overrides
-from dapo_lit.cli.study_plan import check_power, make_plan, protocol
 from dapo_lit.cli.workers import Cell
 from dapo_lit.config import Config, ConfigError, config_folder, parse
 from dapo_lit.config.shipped import base_of, is_group
 from dapo_lit.errors import suggestion
 from dapo_lit.screen import printable
-from dapo_lit.study.compare.calibration import CALIBRATE, calibration_arms
-from dapo_lit.study.compare.sequential import planned_looks
 from dapo_lit.study.designs import Arm, Design, read_arms
-from dapo_lit.study.read.guard import composed_refusals
-from dapo_lit.study.read.registration import Plan, entries_in_force, register, with_plan
+
+if TYPE_CHECKING:
+    from dapo_lit.study.read.registration import Plan
 
 ARM, SEED = "study.arm", "seed"
 
@@ -39,7 +37,7 @@ class Sweep:
 
     config: Config
     """As composed without an arm."""
-    plan: Plan
+    plan: "Plan"
     """Registered before the first cell runs."""
     multirun: bool
     """False for one cell that was named."""
@@ -57,6 +55,8 @@ class Sweep:
     @property
     def batches(self) -> list[tuple[Cell, ...]]:
         """The cells up to each look; all at once where there is one look only."""
+        from dapo_lit.study.compare.sequential import planned_looks
+
         seeds = list(dict.fromkeys(cell.seed for cell in self.cells))
         looks = planned_looks(len(seeds)) if self.config.own_study.until else (len(seeds),)
         parts = [seeds[start:end] for start, end in itertools.pairwise((0, *looks))]
@@ -64,6 +64,8 @@ class Sweep:
 
     def register(self) -> None:
         """Writes the plan into the study's folder, and prints what it decides."""
+        from dapo_lit.study.read.registration import register
+
         packed = self.config.own_study.packed
         digest = register(self.folder, self.plan, Path(packed) if packed else None)
         found = [f"{f.name} (comparisons: {len(f.contrasts)}, alpha: {f.alpha:g})" for f in self.plan.families]
@@ -98,6 +100,9 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None]:
     plain = [str(o.input_line) for o in others if not _of_hydra(o)]
     tree = composed_tree([*plain, *last])
     config, kept, packed = parse(resolved(tree)), dict[str, Any](), None
+    from dapo_lit.cli.study_plan import check_power, make_plan, protocol  # load pandas and scipy
+    from dapo_lit.study.read.registration import entries_in_force, with_plan
+
     if config.own_study.packed is not None:
         packed = Path(config.own_study.packed)
         if not packed.is_dir():
@@ -169,6 +174,8 @@ def with_values(tree: DictConfig, arm: Arm) -> DictConfig:
 
 def study_design(config: Config) -> Design:
     """The arms and the reference of the config's study; a calibration's are those of its regime."""
+    from dapo_lit.study.compare.calibration import CALIBRATE, calibration_arms
+
     study, regime = config.own_study, config.regime
     names, reference, place = list(study.arms or ()), study.reference, "study.arms"
     if study.name == CALIBRATE:
@@ -202,6 +209,8 @@ def study_design(config: Config) -> Design:
 
 def check_arms(study: Design, tree: DictConfig) -> None:
     """Composes every arm and refuses the study if two of them differ in keys that it does not declare."""
+    from dapo_lit.study.read.guard import composed_refusals
+
     configs = {arm.name: parse(resolved(with_values(tree, arm))).model_dump(mode="json") for arm in study.arms}
     if reasons := composed_refusals(configs, study.declared):
         raise ConfigError("\n".join(f"study {study.name}: {reason}" for reason in reasons))

@@ -21,7 +21,7 @@ from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.rollout.collect import ExhaustedError
 from dapo_lit.rollout.records import CollectedStep
 from dapo_lit.rollout.step_collection import LostSampleError, StopRequestedError
-from dapo_lit.run_files import CHECKPOINTS
+from dapo_lit.run_files import CHECKPOINTS, before_step
 from dapo_lit.runs.checkpoint_files import KEPT, remove, write_checkpoint
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.preemption import StopSignal
