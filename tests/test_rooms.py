@@ -49,7 +49,7 @@ ARROWS = {
     },
 }  # fmt: skip
 LOWEST = {
-    "chat_template", "command_text", "errors", "files", "imports", "manifest", "random_state", "run_files", "screen",
+    "chat_template", "command_text", "errors", "files", "imports", "kernels", "manifest", "random_state", "run_files", "screen",
     "web_page",
 }  # fmt: skip
 """Files that every room may import."""

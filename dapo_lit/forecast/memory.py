@@ -125,8 +125,8 @@ def _simulate(config: Config, sizes: dict[str, Any], layers: int) -> Memory:
             count = sum(p.numel() for p in model.parameters())
             trained = _local_bytes(p for p in model.parameters() if p.requires_grad)
             other_models = _other_models(config, model)
-            ids = torch.zeros(tokens, dtype=torch.int64)
-            rows = torch.arange(tokens // 10, tokens)
+            ids = torch.zeros(tokens, dtype=torch.int64, device="cpu")
+            rows = torch.arange(tokens // 10, tokens, device="cpu")
             # The simulation is on a CPU, the run on the planned accelerator.
             chunk = chunk_rows(shape.vocab_size, "cpu" if settings.accelerator == "cpu" else "cuda")
             with tracker:

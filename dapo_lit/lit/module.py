@@ -97,6 +97,8 @@ class DAPOModule(LightningModule):
         """Of the weights that adapters are added to; None without adapters."""
 
     def configure_model(self) -> None:
+        """Builds the models on the CPU, so that they start alike on every device; Lightning, which calls this under its
+        own device, moves them afterwards. Shards are filled on their device."""
         if self.policy is None:
             models = put_together(self.build_policy(), self.config)
             if self.config.trainer.strategy == "fsdp":

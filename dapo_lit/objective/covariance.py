@@ -52,7 +52,7 @@ def clip_cov_loss(
     covariance = token_covariance(tokens)
     candidates = (tokens.mask & ~(low | high) & (covariance > cov_low) & (covariance < cov_high)).nonzero().flatten()
     count = min(len(candidates), max(1, int(frac * int(tokens.mask.sum()))))
-    order = torch.randperm(len(candidates), generator=tokens.generator).to(candidates.device)
+    order = torch.randperm(len(candidates), generator=tokens.generator, device="cpu").to(candidates.device)
     held_back = torch.zeros_like(tokens.mask)
     held_back[candidates[order[:count]]] = True
     return torch.where(held_back, 0.0, loss), token_statistics(tokens, bounds)

@@ -23,6 +23,8 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from dapo_lit.kernels import exclude_cudnn_attention
+
 NAME = "dapo_packed"
 SIMILAR = 1.25
 """The longest sequence of a bucket is at most this many times as long as the shortest."""
@@ -284,5 +286,6 @@ def leave_uncompiled() -> None:
     AttentionInterface.register(NAME, torch.compiler.disable(packed_attention))
 
 
+exclude_cudnn_attention()  # here, so that it holds for transformers' own attention too
 AttentionInterface.register(NAME, packed_attention)
 AttentionMaskInterface.register(NAME, sdpa_mask)

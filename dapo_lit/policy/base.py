@@ -160,10 +160,11 @@ def random_model(architecture: Mapping[str, object], tokenizer: PreTrainedTokeni
             pad_token_id=tokenizer.pad_token_id,
             **values,
         )
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
+        # A GPU's generator would draw other weights, and Lightning builds under its device.
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), torch.device("cpu"):
             torch.manual_seed(seed)
             model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-            model(input_ids=torch.zeros(1, 2, dtype=torch.long))
+            model(input_ids=torch.zeros(1, 2, dtype=torch.long, device="cpu"))
     except Exception as error:  # a size that is missing, negative, or does not divide another
         reason = str(error).strip().splitlines()[-1].strip()
         raise UserError(

@@ -110,7 +110,7 @@ def load_model(path: str | Path, *, dtype: torch.dtype = torch.float32) -> PreTr
     place = _locate(path)
     local = Path(place)
     try:
-        with quiet_transformers():
+        with quiet_transformers(), torch.device("cpu"):  # Lightning builds under another one
             model, read = AutoModelForCausalLM.from_pretrained(
                 place, dtype=dtype, ignore_mismatched_sizes=True, output_loading_info=True, **NO_CODE
             )

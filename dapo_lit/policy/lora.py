@@ -74,10 +74,10 @@ def first_values(model: nn.Module, seed: int) -> None:
     for name, parameter in model.named_parameters():
         if not is_adapter(name):
             continue
-        whole = torch.zeros(parameter.shape)
+        whole = torch.zeros(parameter.shape, device="cpu")
         if ".lora_A." in name:
             key = hashlib.blake2b(f"{seed} {name}".encode(), digest_size=8).digest()
-            whole.uniform_(-1.0, 1.0, generator=torch.Generator().manual_seed(int.from_bytes(key) >> 1))
+            whole.uniform_(-1.0, 1.0, generator=torch.Generator(device="cpu").manual_seed(int.from_bytes(key) >> 1))
             whole /= parameter.shape[1] ** 0.5
         if isinstance(parameter, DTensor):
             local = parameter.to_local()

@@ -96,12 +96,12 @@ def response_nll(model: PreTrainedModel, ids: torch.Tensor, labels: torch.Tensor
 def _pad(rows: Sequence[Example], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """ids and labels, [B, T]; padded with id 0, which affects neither loss nor attention of a counted token."""
     longest = max(len(prompt) + len(response) for prompt, response in rows)
-    ids = torch.zeros(len(rows), longest, dtype=torch.long)
-    labels = torch.full((len(rows), longest), _NO_LABEL)
+    ids = torch.zeros(len(rows), longest, dtype=torch.long, device="cpu")
+    labels = torch.full((len(rows), longest), _NO_LABEL, device="cpu")
     for index, (prompt, response) in enumerate(rows):
         end = len(prompt) + len(response)
-        ids[index, :end] = torch.tensor([*prompt, *response])
-        labels[index, len(prompt) : end] = torch.tensor(response)
+        ids[index, :end] = torch.tensor([*prompt, *response], device="cpu")
+        labels[index, len(prompt) : end] = torch.tensor(response, device="cpu")
     return ids.to(device), labels.to(device)
 
 

@@ -22,7 +22,7 @@ class Critic(nn.Module):
     def __init__(self, policy: PreTrainedModel) -> None:
         super().__init__()
         self.backbone = deepcopy(policy.base_model)
-        self.head = nn.Linear(policy.config.hidden_size, 1)
+        self.head = nn.Linear(policy.config.hidden_size, 1, device="cpu")
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 

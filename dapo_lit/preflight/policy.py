@@ -122,7 +122,9 @@ def _measured_reason(model: PreTrainedModel) -> str | None:
 
 def _difference_reason(model: PreTrainedModel) -> str | None:
     vocabulary = model.get_input_embeddings().num_embeddings
-    ids = torch.randint(vocabulary, (PROMPT + sum(RESPONSES),), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(
+        vocabulary, (PROMPT + sum(RESPONSES),), generator=torch.Generator(device="cpu").manual_seed(0), device="cpu"
+    )
     prompt, *responses = ids.to(model.device).split([PROMPT, *RESPONSES])
     with suppress(ValueError):  # a model with one implementation of its attention keeps it
         model.set_attn_implementation("eager")

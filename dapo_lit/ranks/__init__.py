@@ -59,7 +59,7 @@ class Ranks:
         """True on all ranks of an engine if `value` is on one of them. A collective of these ranks alone."""
         if self.per_engine == 1:
             return value
-        found = torch.tensor([value], dtype=torch.uint8)
+        found = torch.tensor([value], dtype=torch.uint8, device="cpu")
         dist.all_reduce(found, dist.ReduceOp.MAX, group=self.engine_group)
         return bool(found)
 
@@ -108,9 +108,9 @@ class Exchange:
 
     def __init__(self, group: Any, size: int, payload: bytes) -> None:
         self._group, self._payload = group, payload
-        self._lengths = torch.empty(size, 1, dtype=torch.int64)
+        self._lengths = torch.empty(size, 1, dtype=torch.int64, device="cpu")
         self._padded: Tensor | None = None  # [size, longest] uint8
-        self._work = self._gather(self._lengths, torch.tensor([len(payload)]))
+        self._work = self._gather(self._lengths, torch.tensor([len(payload)], device="cpu"))
 
     def done(self) -> bool:
         """True if `wait` returns at once."""
@@ -130,7 +130,7 @@ class Exchange:
     def _send(self) -> None:
         self._work.wait()
         longest = int(self._lengths.max())
-        self._padded = torch.empty(len(self._lengths), longest, dtype=torch.uint8)
+        self._padded = torch.empty(len(self._lengths), longest, dtype=torch.uint8, device="cpu")
         own = torch.frombuffer(bytearray(self._payload.ljust(longest, b"\0")), dtype=torch.uint8)
         self._work = self._gather(self._padded, own)
 

@@ -186,7 +186,7 @@ class PolicyOfStep:
         self.num_completions = sum(len(group.completions) for group in groups)
         self.keys = [c.sample.key for group in groups for c in group.completions]
         self.num_tokens = sum(c.num_tokens for group in groups for c in group.completions)
-        mask = torch.ones(self.num_tokens, dtype=torch.bool)
+        mask = torch.ones(self.num_tokens, dtype=torch.bool, device="cpu")
         self._batch = token_batch(groups, mask, self._module.policy_version)
         self._embedding = self._module.policy.get_input_embeddings()
         self._embedding.register_forward_hook(self._with_fixed_padding)
@@ -206,7 +206,7 @@ class PolicyOfStep:
     @torch.no_grad()
     def forward(self, completions: Sequence[int]) -> Tensor:
         """[2, N] log-prob of each response token, and nats of the next-token distribution there; 0 elsewhere."""
-        found = torch.zeros(2, self.num_tokens)
+        found = torch.zeros(2, self.num_tokens, device="cpu")
         forward = self._module.policy_forward
         for micro, _ in forward.micro_batches(self._batch, completions):
             found[:, micro.tokens] = torch.stack(forward.logprobs(micro)).cpu()
@@ -218,8 +218,8 @@ def _sketch(policy: PolicyOfStep, recorded: Replayed, directions: Directions) ->
     epochs = recorded.config.algorithm.epochs
     parts = _completions_by_update(policy, recorded, epochs)
     found = []
-    for direction in with_status(directions, len(directions), "page", "directions of the sketch"):
-        row = torch.zeros(epochs, policy.num_tokens)
+    for direction in _with_progress(directions, len(directions), "directions of the sketch"):
+        row = torch.zeros(epochs, policy.num_tokens, device="cpu")
         for (epoch, update), completions in parts.items():
             policy.set_weights(saved_weights(recorded.log.weights[update]))
             row[epoch] += derivative(policy.weights, direction, partial(policy.forward, completions))[0]
@@ -288,7 +288,10 @@ def _orders(recording: Recording, most: int) -> list[list[list[int]]]:
     """For each epoch and each number of groups up to `most`, the order in which mini-batches take them."""
     seeds = [counter_seed(recording.config.seed, recording.step, e) for e in range(recording.config.algorithm.epochs)]
     return [
-        [torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist() for n in range(most + 1)]
+        [
+            torch.randperm(n, generator=torch.Generator(device="cpu").manual_seed(seed), device="cpu").tolist()
+            for n in range(most + 1)
+        ]
         for seed in seeds
     ]
 

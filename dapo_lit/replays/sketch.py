@@ -54,10 +54,10 @@ class Directions:
     def __iter__(self) -> Iterator[list[Tensor]]:
         """Those along the gradients, then the random ones, one at a time."""
         yield from self._along()
-        generator = torch.Generator().manual_seed(0)
+        generator = torch.Generator(device="cpu").manual_seed(0)
         for _ in range(len(self) - self.num_along):
             first = next(self._along())
-            yield self._across([torch.randn(d.shape, generator=generator).to(d) for d in first])[0]
+            yield self._across([torch.randn(d.shape, generator=generator, device="cpu").to(d) for d in first])[0]
 
     def _file(self, place: int) -> Path:
         return self._folder / f"direction_{place}.safetensors"

@@ -86,7 +86,7 @@ class TokenBatch:
     @cached_property
     def completion_of_token(self) -> Tensor:
         """[N]"""
-        return torch.repeat_interleave(torch.arange(len(self.sequences)), self.response_lengths)
+        return torch.repeat_interleave(torch.arange(len(self.sequences), device="cpu"), self.response_lengths)
 
     @cached_property
     def shared_prompt_ratio(self) -> float:
@@ -101,7 +101,9 @@ class TokenBatch:
         As many mini-batches as `num_groups` groups each ask for. Where the batch is smaller than planned they share its
         groups evenly: 9 groups by 8 make updates of 5 and 4 groups, not of 8 and 1.
         """
-        order = torch.randperm(int(self.group_index.max()) + 1, generator=torch.Generator().manual_seed(seed))
+        order = torch.randperm(
+            int(self.group_index.max()) + 1, generator=torch.Generator(device="cpu").manual_seed(seed), device="cpu"
+        )
         for chosen in order.tensor_split(math.ceil(len(order) / num_groups)):
             yield torch.isin(self.group_index, chosen).nonzero().flatten().tolist()
 
@@ -167,10 +169,11 @@ class TokenBatch:
             self._lengths,
         )
         rows = [sequences[segment][prompts[b] - 1 :][: responses_of[b]] for b, segment in held]
-        chosen = torch.tensor([b for b, _ in held])
+        chosen = torch.tensor([b for b, _ in held], device="cpu")
         num_tokens = self.response_lengths[chosen]
-        member = torch.repeat_interleave(torch.arange(len(chosen)), num_tokens)
-        place = torch.arange(len(member)) - (num_tokens.cumsum(0) - num_tokens)[member]  # 0 .. within each response
+        member = torch.repeat_interleave(torch.arange(len(chosen), device="cpu"), num_tokens)
+        first = num_tokens.cumsum(0) - num_tokens
+        place = torch.arange(len(member), device="cpu") - first[member]  # 0 .. within each response
         starts = self.response_lengths.cumsum(0) - self.response_lengths
         shares = max(segments.parents) >= 0
         return MicroBatch(
@@ -233,16 +236,16 @@ def token_batch(groups: Sequence[Group], loss_mask: Tensor, policy_version: int)
     prompts = [g.prompt_ids for g in groups for _ in g.completions]
     pairs = [(prompt, c.sample.response_ids) for prompt, c in zip(prompts, completions, strict=True)]
     flat = torch.from_numpy(np.concatenate([ids for pair in pairs for ids in pair], dtype=np.int64))
-    prompt_lengths, response_lengths = torch.tensor([[len(p), len(r)] for p, r in pairs]).unbind(1)
+    prompt_lengths, response_lengths = torch.tensor([[len(p), len(r)] for p, r in pairs], device="cpu").unbind(1)
     versions = np.array([run for c in completions for run in c.sample.versions])
     return TokenBatch(
         sequences=list(flat.split((prompt_lengths + response_lengths).tolist())),
         prompt_lengths=prompt_lengths.contiguous(),
         response_lengths=response_lengths.contiguous(),
         group_index=torch.repeat_interleave(
-            torch.arange(len(groups)), torch.tensor([len(g.completions) for g in groups])
+            torch.arange(len(groups), device="cpu"), torch.tensor([len(g.completions) for g in groups], device="cpu")
         ),
-        rewards=torch.tensor([c.reward_shaped for c in completions], dtype=torch.float64),
+        rewards=torch.tensor([c.reward_shaped for c in completions], dtype=torch.float64, device="cpu"),
         loss_mask=loss_mask,
         rollout_logprobs=torch.from_numpy(np.concatenate([c.sample.rollout_logprobs for c in completions])),
         fresh=torch.from_numpy(np.repeat(versions[:, 0] == policy_version, versions[:, 1])),

@@ -61,7 +61,7 @@ class PolicyForward:
             return [(micro, True) for micro in split(completions)]
         own = balance(self._costs(batch, completions), self.ranks.size)[self.ranks.rank]
         micros = [(micro, True) for micro in split([completions[position] for position in own])]
-        wanted = int(self.ranks.stack(torch.tensor(len(micros))).max())
+        wanted = int(self.ranks.stack(torch.tensor(len(micros), device="cpu")).max())
         shortest = min(completions, key=lambda b: len(batch.sequences[b]))
         filler = next(iter(split([shortest])))
         return micros + [(filler, False)] * (wanted - len(micros))
@@ -142,7 +142,7 @@ def score(
     later: completions whose old log-probs, and mismatch, come from the first update.
     """
     policy, ref, values = _forward_passes(forward, batch, later, scores_policy=objective.recomputes_old_logprobs)
-    is_later = torch.zeros(len(batch.sequences), dtype=torch.bool)
+    is_later = torch.zeros(len(batch.sequences), dtype=torch.bool, device="cpu")
     is_later[list(later)] = True
     unscored = is_later[batch.completion_of_token]
     old, corrections, statistics = batch.rollout_logprobs, None, NOTHING

@@ -108,12 +108,12 @@ class StepUpdates:
 
     def _token_weights(self, minibatch: Sequence[int], micros: Sequence[MicroBatch]) -> Tensor:
         """[B] float32 weight of each token of a completion in the loss of a mini-batch; 0 in other mini-batches."""
-        batch, ranks, chosen = self.batch, self.forward.ranks, torch.tensor(minibatch)
-        micro_batch = torch.zeros(len(batch.sequences), dtype=torch.int64)
+        batch, ranks, chosen = self.batch, self.forward.ranks, torch.tensor(minibatch, device="cpu")
+        micro_batch = torch.zeros(len(batch.sequences), dtype=torch.int64, device="cpu")
         for index, micro in enumerate(micros):
             micro_batch[micro.completions] = ranks.rank * len(batch.sequences) + index
         micro_batch = ranks.sum(micro_batch)  # each completion is in one micro-batch of one rank
-        weights = torch.zeros(len(batch.sequences))
+        weights = torch.zeros(len(batch.sequences), device="cpu")
         weights[chosen] = self.objective.weights(
             batch.loss_tokens[chosen], batch.group_index[chosen], micro_batch[chosen]
         ).float()
@@ -137,7 +137,7 @@ class StepUpdates:
             if counts:
                 logprobs[micro.tokens], entropy[micro.tokens] = found
         logprobs, entropy = (forward.ranks.sum(x.cpu()) for x in (logprobs, entropy))
-        places = torch.isin(tokens.completions, torch.tensor(minibatch)).nonzero().flatten()
+        places = torch.isin(tokens.completions, torch.tensor(minibatch, device="cpu")).nonzero().flatten()
         known = tokens[places].weighted(weights)
         assert known.advantages is not None
         assert known.weights is not None
@@ -151,7 +151,7 @@ class StepUpdates:
                     entropy=entropy[places],
                     completions=known.completions,
                     mask=known.loss_mask,
-                    generator=torch.Generator().manual_seed(seed),
+                    generator=torch.Generator(device="cpu").manual_seed(seed),
                 ),
                 self.objective.bounds,
             )
@@ -249,7 +249,7 @@ def step_row(
     if ranks.size == 1:
         return row
     keys = [key for key in sorted(row) if key.startswith(("time/", "memory/"))]  # all ranks wait for the slowest
-    largest = ranks.stack(torch.tensor([row[key] for key in keys], dtype=torch.float64)).amax(0)
+    largest = ranks.stack(torch.tensor([row[key] for key in keys], dtype=torch.float64, device="cpu")).amax(0)
     return row | dict(zip(keys, largest.tolist(), strict=True))
 
 

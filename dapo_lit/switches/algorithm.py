@@ -87,7 +87,7 @@ def _by_group(estimate: Callable[[Tensor], Tensor], rewards: Tensor, batch: Toke
 
 def completion_means(values: Tensor, batch: TokenBatch) -> Tensor:
     """[B] float64 mean of `values` [N] over each completion's tokens; exact where they are equal."""
-    sums = torch.zeros(len(batch.sequences), dtype=torch.float64)
+    sums = torch.zeros(len(batch.sequences), dtype=torch.float64, device="cpu")
     return sums.index_add_(0, batch.completion_of_token, values.double()) / batch.response_lengths
 
 
@@ -189,11 +189,11 @@ def loss_mask(algorithm: Algorithm) -> Callable[[Sequence[Group]], Tensor]:
 
     def mask(groups: Sequence[Group]) -> Tensor:
         completions = [c for group in groups for c in group.completions]
-        truncated = torch.tensor([c.truncated for c in completions])
+        truncated = torch.tensor([c.truncated for c in completions], device="cpu")
         kept = torch.ones_like(truncated)
         if algorithm.techniques.overlong_filtering:  # DAPO 3.4 overlong filtering
             kept = overlong_filtering(truncated)
-        return kept.repeat_interleave(torch.tensor([c.num_tokens for c in completions]))
+        return kept.repeat_interleave(torch.tensor([c.num_tokens for c in completions], device="cpu"))
 
     return mask
 
@@ -204,7 +204,7 @@ def reward_shaping(config: Config) -> Callable[[Sequence[Completion]], None]:
     limit = config.task.max_response_tokens
     # Eq. 13 for every possible length, once: a rollout step asks for thousands.
     penalties = soft_overlong_punishment(
-        torch.arange(limit + 1),
+        torch.arange(limit + 1, device="cpu"),
         max_response_tokens=limit,
         cache_tokens=overlong.cache_tokens,
         factor=overlong.penalty_factor,

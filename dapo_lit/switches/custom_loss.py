@@ -76,16 +76,16 @@ def _imported(name: str) -> Callable[..., Tensor]:
 
 def check_loss(loss: PolicyLoss, bounds: Bounds, name: str, whole_minibatch: bool) -> None:
     """Calls a loss with eight tokens of three completions, so that a mistake shows before anything is spent."""
-    generator = torch.Generator().manual_seed(0)
-    old = -torch.rand(8, generator=generator) - 0.1
-    logprobs = (old + 0.1 * torch.randn(8, generator=generator)).requires_grad_()
+    generator = torch.Generator(device="cpu").manual_seed(0)
+    old = -torch.rand(8, generator=generator, device="cpu") - 0.1
+    logprobs = (old + 0.1 * torch.randn(8, generator=generator, device="cpu")).requires_grad_()
     tokens = Tokens(
         logprobs=logprobs,
         old_logprobs=old,
-        advantages=torch.tensor([1.0, 1, 1, -1, -1, 0.5, 0.5, 0.5]),
-        entropy=torch.rand(8, generator=generator),
-        completions=torch.tensor([0, 0, 0, 1, 1, 2, 2, 2]),
-        mask=torch.ones(8, dtype=torch.bool),
+        advantages=torch.tensor([1.0, 1, 1, -1, -1, 0.5, 0.5, 0.5], device="cpu"),
+        entropy=torch.rand(8, generator=generator, device="cpu"),
+        completions=torch.tensor([0, 0, 0, 1, 1, 2, 2, 2], device="cpu"),
+        mask=torch.ones(8, dtype=torch.bool, device="cpu"),
         generator=generator,
     )
     try:

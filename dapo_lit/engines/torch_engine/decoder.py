@@ -22,6 +22,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from dapo_lit.engines.protocol import TokenIds
 from dapo_lit.engines.torch_engine.fused_weights import Weights
+from dapo_lit.kernels import exclude_cudnn_attention
 
 _HEADROOM = 4
 """A CPU's memory is asked for this many times as large as needed, as pages that are not used cost nothing."""
@@ -91,6 +92,8 @@ class Cache:
 
 MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+
+exclude_cudnn_attention()
 
 Attend = Callable[[int, Tensor], Tensor]
 """(layer index, q, k and v [N, heads, head_dim]) -> attention output [N, query heads * head_dim]."""
@@ -231,7 +234,9 @@ class Decoder:
         """[>= positions, 1, head_dim / 2] complex64: the turn of each position."""
         if len(self._rope_table) < positions:
             count = max(positions, 2 * len(self._rope_table))
-            angles = torch.outer(torch.arange(count, dtype=torch.float32), self._frequencies)
+            angles = torch.outer(
+                torch.arange(count, dtype=torch.float32, device=self._frequencies.device), self._frequencies
+            )
             table = torch.complex(angles.cos() * self._rope_scale, angles.sin() * self._rope_scale)
             self._rope_table = table[:, None].to(self.device)
         return self._rope_table

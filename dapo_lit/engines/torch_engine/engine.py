@@ -47,7 +47,7 @@ class TorchEngine(RolloutEngine):
             raise ValueError(f"eos_ids {outside} are outside the vocabulary of {config.vocab_size}")
         self._decoder = Decoder(config, torch.device(device), dtype)
         self._is_eos = torch.zeros(config.vocab_size, dtype=torch.bool, device=device)
-        self._is_eos[torch.tensor(list(eos_ids), dtype=torch.int64)] = True
+        self._is_eos[torch.tensor(list(eos_ids), dtype=torch.int64, device=device)] = True
         self.concurrency = max_batch_size
 
     def sync_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:

@@ -1,0 +1,16 @@
+"""Which of torch's kernels compute where torch leaves the choice open, for every process that runs a policy.
+
+On a GPU `scaled_dot_product_attention` chooses one of four kernels for each call. cuDNN's ends the process ("CUDA
+error: misaligned address"; H100, torch 2.11) if a mask in 16 bits has rows that start at odd places: a slice of a wider
+mask, or one of odd width. It is excluded for good: a block that lets it back in at its end would let it into a call
+that another thread makes at that moment, and with `rollout.steps_ahead` sampler and trainer share the process.
+
+What is left: flash attention where there is no mask; the memory-efficient kernel, which pads a mask to what it can
+read, or plain products where there is one. On a CPU nothing changes, as cuDNN has no kernel there.
+"""
+
+import torch
+
+
+def exclude_cudnn_attention() -> None:
+    torch.backends.cuda.enable_cudnn_sdp(False)
