@@ -167,10 +167,14 @@ gpu:  ## measure on a GPU, part by part (PART=a ... h), each within 9 minutes; D
 	    PYTHONPATH=.:benchmarks timeout $(if $(DRY),600,590) $(GPU_PYTHON) $$script $(if $(DRY),--tiny --repeats 2) $(if $(WHEELS),$(if $(filter a,$(PART)),--wheels $(WHEELS))) $(ARGS) || exit 1; \
 	done
 
-# at most 64 MB: what a machine with torch, transformers, lightning and pandas lacks
+# what a machine with torch, transformers, lightning and pandas lacks, for its version of Python (3 MB); antlr4 has no wheel
+GPU_PYTHON_VERSION ?= 3.12
+GPU_PIP = -q --disable-pip-version-check --no-deps -c requirements.lock
 gpu-wheels: $(READY)  ## collect the packages for a GPU machine without a network in build/gpu_wheels
 	mkdir -p build/gpu_wheels
-	$(BIN)/pip wheel -q --disable-pip-version-check --no-deps -w build/gpu_wheels hydra-core==1.3.8 omegaconf==2.3.* antlr4-python3-runtime==4.9.3 pydantic gguf math-verify==0.9.0 latex2sympy2_extended
+	$(BIN)/pip wheel $(GPU_PIP) -w build/gpu_wheels antlr4-python3-runtime
+	grep -v -e '^#' -e antlr4 benchmarks/gpu/wheels.txt > build/gpu_wheels.txt
+	$(BIN)/pip download $(GPU_PIP) --only-binary=:all: --python-version $(GPU_PYTHON_VERSION) -d build/gpu_wheels -r build/gpu_wheels.txt
 	du -sh build/gpu_wheels
 
 bench-algorithms: $(READY)  ## train every algorithm on chain_sum, 60 steps each

@@ -36,12 +36,12 @@ class Problem:
     """Random tokens, hidden states and head; some tokens are clipped at each bound."""
 
     def __init__(self, tokens: int, vocabulary: int, hidden: int, dtype: torch.dtype, device: str) -> None:
-        generator = torch.Generator().manual_seed(0)
-        draw = partial(torch.randn, generator=generator)
+        generator = torch.Generator(device).manual_seed(0)
+        draw = partial(torch.randn, generator=generator, device=device)
         # At this scale, token distributions are far from uniform, like a policy's.
         self.hidden = (draw(tokens, hidden) / hidden**0.5 * 3).to(device, dtype).requires_grad_()
         self.weight = draw(vocabulary, hidden).to(device, dtype).requires_grad_()
-        self.targets = torch.randint(vocabulary, (tokens,), generator=generator).to(device)
+        self.targets = torch.randint(vocabulary, (tokens,), generator=generator, device=device).to(device)
         of_sequences = draw(tokens // SEQUENCE + 1).repeat_interleave(SEQUENCE)
         self.advantages = of_sequences[:tokens].to(device)
         self.noise = (0.2 * draw(tokens)).to(device)

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from command_line import SMALL
 
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+"""The suite tests runs on a CPU, on a machine with a GPU too, where some settings would be chosen otherwise."""
+
 # What is heavy is imported where it is used: the process that deals the tests out reads this file and runs none.
 if TYPE_CHECKING:
     from dapo_lit.config import Config

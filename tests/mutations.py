@@ -151,7 +151,7 @@ FAULTS = (
         "(advantages > 0) & (ratio < 1 - bounds.low),\n        (advantages < 0) & (ratio > 1 + bounds.high),",
         ("tests/objective/test_losses.py",)),
     Fault("EOS carries no loss", "switches/algorithm.py",
-        "return kept.repeat_interleave(torch.tensor([c.num_tokens for c in completions]))",
+        'return kept.repeat_interleave(torch.tensor([c.num_tokens for c in completions], device="cpu"))',
         "lengths = torch.tensor([c.num_tokens for c in completions])\n"
         "        found = kept.repeat_interleave(lengths)\n"
         "        found[lengths.cumsum(0) - 1] &= truncated\n"

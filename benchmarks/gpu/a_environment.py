@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from part import DEVICE, ON_GPU, finish, options
+from part import DEVICE, ON_GPU, Report, options
 
 NEEDED = (
     *(
@@ -83,17 +83,16 @@ def main() -> None:
         ]
         subprocess.run([*pip, *map(str, sorted(args.wheels.glob("*.whl")))], check=True)
         importlib.invalidate_caches()
-    rows, modules = [], {}
-    for name in (*NEEDED, *OPTIONAL):
+    report, missing = Report("a_environment", args, ["module", "there", "version"]), []
+    for name in (*NEEDED, *OPTIONAL, "dapo_lit.lit.fit"):
         there, version = importable(name)
-        modules[name] = {"there": there, "version": version}
-        rows.append([name, "yes" if there else "NO" if name in NEEDED else "no (optional)", version])
-    there, error = importable("dapo_lit.lit.fit")
-    rows.append(["dapo_lit.lit.fit", "yes" if there else "NO", error])
-    operations = works()
-    rows += [[f"operation: {name}", "yes", f"{value:.3g}"] for name, value in operations.items()]
-    finish("a_environment", args, ["module", "there", "version"], rows, {"modules": modules, "operations": operations})
-    missing = [row[0] for row in rows if row[1] == "NO"]
+        if not there and name not in OPTIONAL:
+            missing.append(name)
+        said = "yes" if there else "no (optional)" if name in OPTIONAL else "NO"
+        report.add(name, {"there": there, "version": version}, said, version)
+    for name, value in works().items():
+        report.add(f"operation: {name}", value, "yes", f"{value:.3g}")
+    report.close()
     if missing:
         sys.exit(f"missing: {', '.join(missing)}")
 

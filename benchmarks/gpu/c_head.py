@@ -5,13 +5,12 @@ large product. TRL's and Liger's heads, and plain torch, are in benchmarks/head.
 """
 
 from collections.abc import Callable
-from typing import Any
 from unittest import mock
 
 import torch
 from head import Problem
 from head_loss import head_loss
-from part import DEVICE, ON_GPU, finish, milliseconds, options, peak_bytes, time_left
+from part import DEVICE, ON_GPU, Report, milliseconds, options, peak_bytes, time_left
 
 from dapo_lit.policy import head
 from dapo_lit.policy.head import Head, chunk_rows
@@ -37,47 +36,33 @@ def main() -> None:
     args = options(__doc__).parse_args()
     dtype = torch.bfloat16 if ON_GPU else torch.float32
     vocabulary, hidden = (4096, 64) if args.tiny else (151_936, 3584 if ON_GPU else 896)
-    sizes = [256] if args.tiny else [4096, 16384, 65536] if ON_GPU else [1024]
-    chunks = [27, 64, 256] if args.tiny else [27, 256, 512, 1024, 2048, 4096, 8192] if ON_GPU else [27, 256, 512]
-    peak, rows, results = product_rate(512 if args.tiny else 4096, dtype), [], {}
-    for tokens in sizes:
-        problem = Problem(tokens, vocabulary, hidden, dtype, DEVICE)
-        problem.old = problem.noise - 5.0
-        floor = 3 * 2 * tokens * vocabulary * hidden / peak * 1e3
-        reference: Any = None
-        for chunk in chunks:
-            if chunk > tokens or not time_left(args):
+    sizes = [256] if args.tiny else [16384, 4096, 65536] if ON_GPU else [1024]
+    # First what is chosen, then what may be better, at last what is known to be slow.
+    chosen = chunk_rows(vocabulary, DEVICE)
+    chunks = [64, 256, 27] if args.tiny else [2048, 8192, 4096, 1024, 512, 256] if ON_GPU else [512, 256, 27]
+    chunks = [chosen, *(chunk for chunk in chunks if chunk != chosen)]
+    header = ["tokens, rows a chunk", "ms", "three products, ms", "share", "peak GB", "log-probs, from the first row's"]
+    report, peak = Report("c_head", args, header), product_rate(512 if args.tiny else 4096, dtype)
+    problems, references = dict[int, Problem](), dict[int, torch.Tensor]()
+    for chunk in chunks:
+        for tokens in sizes:
+            if chunk > max(tokens, chosen) or not time_left(args):
                 continue
+            if tokens not in problems:
+                problems[tokens] = Problem(tokens, vocabulary, hidden, dtype, DEVICE)
+            problem = problems[tokens]
+            problem.old = problem.noise - 5.0
             with mock.patch.object(head, "chunk_rows", lambda *_, chunk=chunk: chunk):
                 once = step(problem)
                 memory, ms = peak_bytes(once), milliseconds(once, 2 if args.tiny else args.repeats)
                 logprobs = once().detach().clone()
-            reference = logprobs if reference is None else reference
-            apart = float((logprobs - reference).abs().max())
-            chosen = " (chosen)" if chunk == chunk_rows(vocabulary, DEVICE) else ""
-            results[f"{tokens}, {chunk}"] = {"ms": ms, "peak_bytes": memory, "floor_ms": floor, "apart": apart}
+            apart = float((logprobs - references.setdefault(tokens, logprobs)).abs().max())
+            floor = 3 * 2 * tokens * vocabulary * hidden / peak * 1e3
+            found = {"ms": ms, "peak_bytes": memory, "floor_ms": floor, "apart": apart}
             gb = "" if memory is None else f"{memory / 1e9:.2f}"
-            rows.append(
-                [
-                    f"{tokens:,}",
-                    f"{chunk:,}{chosen}",
-                    f"{ms:.1f}",
-                    f"{floor:.1f}",
-                    f"{floor / ms:.2f}",
-                    gb,
-                    f"{apart:.1e}",
-                ]
-            )
-    header = [
-        "tokens",
-        "rows a chunk",
-        "ms",
-        "three products, ms",
-        "share",
-        "peak GB",
-        "log-probs, from the first row's",
-    ]
-    finish("c_head", args, header, rows, results)
+            cells = (f"{ms:.1f}", f"{floor:.1f}", f"{floor / ms:.2f}", gb, f"{apart:.1e}")
+            report.add(f"{tokens:,}, {chunk:,}{' (chosen)' if chunk == chosen else ''}", found, *cells)
+    report.close()
 
 
 if __name__ == "__main__":

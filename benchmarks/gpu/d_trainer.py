@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from c_head import product_rate
 from head_loss import head_loss
-from part import DEVICE, ON_GPU, finish, milliseconds, options, peak_bytes, time_left
+from part import DEVICE, ON_GPU, Report, milliseconds, options, peak_bytes, time_left
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from dapo_lit.cli.config_tree import composed_tree, resolved
@@ -72,6 +72,7 @@ def measure_case(policy: str, tokens: int, recomputed: str, peak: float, args: a
         optimizer.step()
         optimizer.zero_grad()
 
+    step()  # makes the optimiser's states, with which every later step lives
     memory = peak_bytes(step)
     ms = milliseconds(step, 1 if args.tiny else 5)
     cost = cost_of(shape)
@@ -88,23 +89,24 @@ def main() -> None:
     parser.add_argument("--cases", type=int, nargs="+", default=list(range(len(CASES))))
     args = parser.parse_args()
     cases = [("0.5B", 512, "none"), ("0.5B", 512, "full")] if args.tiny else list(CASES)
-    peak, rows, results = product_rate(256 if args.tiny else 8192, torch.bfloat16 if ON_GPU else torch.float32), [], {}
+    header = ["shape", "ms a step", "tokens/s", "useful MFU", "peak GB", "planned GB"]
+    report = Report("d_trainer", args, header)
+    peak = product_rate(256 if args.tiny else 8192, torch.bfloat16 if ON_GPU else torch.float32)
+    report.add("product_rate", peak)
     for index, (policy, tokens, recomputed) in enumerate(cases):
         if index not in args.cases or not time_left(args):
             continue
         name = f"{policy}, {tokens:,} tokens, checkpointing {recomputed}"
         try:
-            of = results[name] = measure_case(policy, tokens, recomputed, peak, args)
+            of = measure_case(policy, tokens, recomputed, peak, args)
         except torch.OutOfMemoryError as error:
-            results[name] = {"error": str(error)[:200]}
-            rows.append([name, "out of memory", "", "", "", ""])
+            report.add(name, {"error": str(error)[:200]}, "out of memory", "", "", "", "")
             continue
         finally:
             torch.cuda.empty_cache()
         gb = ["" if of[key] is None else f"{of[key] / 1e9:.1f}" for key in ("peak_bytes", "planned_bytes")]
-        rows.append([name, f"{of['ms']:.0f}", f"{of['tokens_per_s']:,.0f}", f"{100 * of['mfu']:.1f} %", *gb])
-    header = ["shape", "ms a step", "tokens/s", "useful MFU", "peak GB", "planned GB"]
-    finish("d_trainer", args, header, rows, results | {"product_rate": peak})
+        report.add(name, of, f"{of['ms']:.0f}", f"{of['tokens_per_s']:,.0f}", f"{100 * of['mfu']:.1f} %", *gb)
+    report.close()
 
 
 if __name__ == "__main__":

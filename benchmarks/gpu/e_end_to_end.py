@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from head_loss import head_loss
-from part import DEVICE, ON_GPU, finish, options, time_left
+from part import DEVICE, ON_GPU, Report, options, time_left
 from runs import learned, rows, train
 from transformers import AutoModelForCausalLM, Qwen2Config
 
@@ -75,17 +75,19 @@ def main() -> None:
         cases["chain_sum"] = ("+experiment=dapo", "evaluation.every=0")
         if (model / "config.json").exists():
             cases["smollm2"] = ("+experiment=smollm2_arithmetic", f"policy.path={model}", "evaluation.every=0")
-    table, results = [], {"update": update_errors()}
+    report = Report("e_end_to_end", args, ["run", "repeats bit for bit", "resumes bit for bit", "s a step", "peak GB"])
+    equal = True
     for name, overrides in cases.items():
         if not time_left(args):
             break
         with tempfile.TemporaryDirectory() as folder:
-            of = results[name] = compared(Path(folder), *overrides)
-        table.append([name, str(of["repeats"]), str(of["resumes"]), f"{of['step_s']:.2f}", f"{of['peak_gb']:.2f}"])
-    table += [[f"gradient in {name}: error", f"{error:.1e}", "", "", ""] for name, error in results["update"].items()]
-    header = ["run", "repeats bit for bit", "resumes bit for bit", "s a step", "peak GB"]
-    finish("e_end_to_end", args, header, table, results)
-    if any("False" in row for row in table):
+            of = compared(Path(folder), *overrides)
+        equal &= of["repeats"] and of["resumes"]
+        report.add(name, of, str(of["repeats"]), str(of["resumes"]), f"{of['step_s']:.2f}", f"{of['peak_gb']:.2f}")
+    for name, error in update_errors().items():
+        report.add(f"gradient in {name}: error", error, f"{error:.1e}", "", "", "")
+    report.close()
+    if not equal:
         raise SystemExit("a run was not repeated bit for bit")
 
 

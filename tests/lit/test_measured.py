@@ -118,5 +118,8 @@ def test_nothing_measured_is_silent_and_a_kl_that_is_no_number_is_not(compose):
     bf16 = ("trainer.sharding.dtype=bfloat16", "trainer.accelerator=cpu")
     assert mismatch_alarm(compose("trainer=fsdp", *bf16), 3, 1e-3) is None  # float32 shards, bfloat16 products
     assert mismatch_alarm(compose(*bf16), 3, 1e-3) is None  # one process computes in 16 bits as well
+    on_gpu = ("rollout=vllm", "trainer.accelerator=gpu")
+    assert mismatch_alarm(compose(*on_gpu), 3, 1e-3) is None  # a bfloat16 engine of a float32 trainer
+    assert "above 0.0001" in (mismatch_alarm(compose(*on_gpu, "rollout.vllm.dtype=float32"), 3, 1e-3) or "")
     assert mismatch_alarm(config, 3, None) is None
     assert "step 3" in (mismatch_alarm(config, 3, math.nan) or "")

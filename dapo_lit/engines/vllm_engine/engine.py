@@ -47,6 +47,9 @@ EXPECTED = re.compile(
     "global random seed|chunked prefill|Enforce eager|Inductor compilation|set_num_threads|Chat template warmup|"
     "RotaryEmbedding: Failed to load|raw prompts|None for EOS"
 )
+TIED_HEAD = re.compile("ParallelLMHead: Failed to load weights")
+"""Said by vLLM 0.26 at every sync of a tied head, whose `lm_head.weight` it skips: the head is the embedding's memory,
+which it has just loaded. Of a head of its own the same words mean that it keeps the old weights."""
 
 
 def check_installed() -> str:
@@ -96,14 +99,23 @@ def process_kept() -> Iterator[None]:
 
 
 class Warnings(logging.Handler):
-    """Prints each warning of vLLM once, except those of what is done here on purpose."""
+    """Prints each warning of vLLM once, except those of what is done here on purpose.
+
+    tied: of a policy whose head is its embedding.
+    """
 
     printed: ClassVar[set[str]] = set()
 
+    def __init__(self, level: int, *, tied: bool) -> None:
+        super().__init__(level)
+        self._tied = tied
+
     def emit(self, record: logging.LogRecord) -> None:
-        if record.msg not in self.printed and not EXPECTED.search(record.getMessage()):
+        message = record.getMessage()
+        expected = EXPECTED.search(message) or (self._tied and TIED_HEAD.search(message))
+        if record.msg not in self.printed and not expected:
             self.printed.add(record.msg)
-            print(f"vLLM {record.levelname.lower()}: {record.getMessage()}", flush=True)
+            print(f"vLLM {record.levelname.lower()}: {message}", flush=True)
 
 
 class VllmEngine(RolloutEngine):
@@ -140,7 +152,8 @@ class VllmEngine(RolloutEngine):
             os.environ["VLLM_BATCH_INVARIANT"] = "1"
         os.environ.update({name: os.environ.get(name, value) for name, value in SETTINGS.items()})
         host, logger = Host.here(), logging.getLogger("vllm")
-        logger.handlers, logger.propagate = [Warnings(logging.ERROR if host.rank else logging.WARNING)], False
+        level, tied = logging.ERROR if host.rank else logging.WARNING, bool(self._model.config.tie_word_embeddings)
+        logger.handlers, logger.propagate = [Warnings(level, tied=tied)], False
         try:
             from vllm import LLM  # slow, and not there in every installation
         except Exception as error:

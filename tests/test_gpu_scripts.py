@@ -1,0 +1,126 @@
+"""The scripts for a GPU machine, as far as a CPU can run them: what they bring along, print first and leave behind."""
+
+import importlib
+import importlib.metadata
+import json
+import os
+import re
+import sys
+from argparse import Namespace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[1]
+ON_MACHINE = {
+    "torch",
+    "transformers",
+    "lightning",
+    "accelerate",
+    "peft",
+    "pandas",
+    "pyarrow",
+    "scipy",
+    "sympy",
+    "pytest",
+}
+"""What a GPU machine has, with what these need."""
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """A script of benchmarks/gpu, imported."""
+    for folder in ("benchmarks", "benchmarks/gpu"):
+        monkeypatch.syspath_prepend(str(ROOT / folder))
+    return importlib.import_module
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def needs(package: str) -> set[str]:
+    """The packages that an installed one asks for on this platform, without extras."""
+    asked = map(Requirement, importlib.metadata.requires(package) or [])
+    return {canonical(r.name) for r in asked if r.marker is None or r.marker.evaluate({"extra": ""})}
+
+
+def closure(packages: set[str]) -> set[str]:
+    found, waiting = set[str](), {canonical(name) for name in packages}
+    while waiting:
+        name = waiting.pop()
+        found.add(name)
+        try:
+            waiting |= needs(name) - found
+        except importlib.metadata.PackageNotFoundError:  # CUDA's libraries of a torch for GPUs
+            continue
+    return found
+
+
+def test_the_wheels_for_a_gpu_machine_lack_nothing_that_they_need_and_are_pinned():
+    lines = (ROOT / "benchmarks/gpu/wheels.txt").read_text().splitlines()
+    brought = {canonical(line) for line in lines if not line.startswith("#")}
+    assert closure(brought) - closure(ON_MACHINE) <= brought
+    pinned = {canonical(line.partition("==")[0]) for line in (ROOT / "requirements.lock").read_text().splitlines()}
+    assert brought <= pinned
+
+
+def test_the_suite_does_not_see_a_gpu():
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    assert not torch.cuda.is_available()
+
+
+def test_a_row_is_printed_and_written_as_it_comes(script, tmp_path, capsys):
+    part: ModuleType = script("part")
+    args = Namespace(out=tmp_path, tiny=True, threads=1, clock="wall")
+    report = part.Report("some_part", args, ["case", "ms"])
+    for number, name in enumerate(("first", "second"), start=1):
+        report.add(name, {"ms": number}, f"{number}.0")
+        assert list(json.loads((tmp_path / "some_part.json").read_text())["results"].values())[-1] == {"ms": number}
+        assert f"| {name} | {number}.0 |" in (tmp_path / "some_part.md").read_text()
+        assert capsys.readouterr().out.endswith(f"{name} | {number}.0\n")
+
+
+def test_the_head_is_measured_first_with_the_rows_of_a_chunk_that_training_takes(script, tmp_path, monkeypatch):
+    part_c = script("c_head")
+    monkeypatch.setattr(sys, "argv", ["c_head", "--tiny", "--repeats", "1", "--out", str(tmp_path)])
+    part_c.main()
+    rows = list(json.loads((tmp_path / "c_head.json").read_text())["results"])
+    assert rows[0].endswith("(chosen)")
+    assert rows[-1] == "256, 27"  # known to be slow
+
+
+def test_the_reference_of_part_b_takes_one_head_at_a_time_and_is_the_whole_one(script):
+    part_b = script("b_attention")
+    draw = torch.Generator(device="cpu").manual_seed(0)
+    query, key, value, slope = (torch.randn(9, n, 4, generator=draw, dtype=torch.float64) for n in (6, 2, 2, 6))
+    packed, widest = part_b.layout([5, 4]), []
+
+    def both(inputs, grad):
+        widest.append(inputs[0].shape[1])
+        leaves = [x.detach().requires_grad_() for x in inputs]
+        out = part_b.run(*leaves, packed, None)
+        return [out.detach(), *torch.autograd.grad(out, leaves, grad)]
+
+    whole = both([query, key, value], slope)
+    for found, expected in zip(part_b.by_head(both, [query, key, value], slope), whole, strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    assert widest == [6, *[1] * 6]
+
+
+def test_the_trainers_peak_is_that_of_a_step_with_optimiser_states(script, tmp_path, monkeypatch):
+    part_d, made, with_states = script("d_trainer"), [], []
+
+    class Recorded(torch.optim.AdamW):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            made.append(self)
+
+    monkeypatch.setattr(torch.optim, "AdamW", Recorded)
+    monkeypatch.setattr(part_d, "peak_bytes", lambda step: with_states.append(bool(made[-1].state)))
+    monkeypatch.setattr(sys, "argv", ["d_trainer", "--tiny", "--cases", "0", "--out", str(tmp_path)])
+    part_d.main()
+    assert with_states == [True]
