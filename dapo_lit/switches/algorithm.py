@@ -213,7 +213,7 @@ def reward_shaping(config: Config) -> Callable[[Sequence[Completion]], None]:
     hard = overlong.hard_punishment and not soft  # what section 3.4 starts from
 
     def shape(completions: Sequence[Completion]) -> None:
-        correct = torch.tensor([c.correct and not c.score.missing for c in completions])
+        correct = torch.tensor([c.correct and not c.score.missing for c in completions], device="cpu")
         counts = punished(correct, overlong.punish).tolist()
         for completion, counted in zip(completions, counts, strict=True):
             completion.length_penalty = penalties[completion.num_tokens]
