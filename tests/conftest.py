@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 SLOW = {
     "test_aggregation.py", "test_algorithms.py", "test_base.py", "test_bench_scripts.py",
     "test_bounded_work.py", "test_calibration.py", "test_check_rewards.py", "test_checkpoints.py",
-    "test_config.py", "test_corrected_steps.py", "test_damage.py", "test_devices.py", "test_docs.py",
-    "test_equivalence_matrix.py",
+    "test_committed_cell.py", "test_config.py", "test_corrected_steps.py", "test_damage.py", "test_devices.py",
+    "test_docs.py", "test_equivalence_matrix.py", "test_packaging.py",
     "test_evaluate.py", "test_examples.py", "test_exceptions.py", "test_export.py", "test_fork.py",
     "test_hostile.py", "test_identity.py", "test_library.py", "test_lora_runs.py", "test_made.py", "test_module.py",
     "test_new_loss.py", "test_new_technique.py", "test_notebooks.py", "test_one_file.py", "test_overlap.py",

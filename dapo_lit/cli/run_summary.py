@@ -11,8 +11,7 @@ import pandas as pd
 
 from dapo_lit.config import Config
 from dapo_lit.config.algorithm import MAX_EMPTY_STEPS
-from dapo_lit.run_files import EVALUATIONS, read_metrics, read_table
-from dapo_lit.runs.checkpoint_files import kept_states
+from dapo_lit.run_files import EVALUATIONS, kept_states, read_metrics, read_table
 from dapo_lit.runs.rollout_table import rollouts_file
 from dapo_lit.runs.run_folder import RunFolder
 from dapo_lit.screen import print_table

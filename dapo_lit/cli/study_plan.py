@@ -14,8 +14,9 @@ from dapo_lit.config.foreign import foreign_config
 from dapo_lit.config.identity import differences, identity, put, schema_key
 from dapo_lit.config.shipped import base_of
 from dapo_lit.config.study import Control
-from dapo_lit.errors import suggestion
+from dapo_lit.errors import DamagedError, suggestion
 from dapo_lit.imports import named_in
+from dapo_lit.run_files import RECORD, read_config, read_record
 from dapo_lit.runs.resume import describe
 from dapo_lit.study.compare.calibration import CALIBRATE, PLACEBO
 from dapo_lit.study.compare.contrasts import contrasts, pair, primary_family

@@ -218,7 +218,7 @@ def _sketch(policy: PolicyOfStep, recorded: Replayed, directions: Directions) ->
     epochs = recorded.config.algorithm.epochs
     parts = _completions_by_update(policy, recorded, epochs)
     found = []
-    for direction in _with_progress(directions, len(directions), "directions of the sketch"):
+    for direction in with_status(directions, len(directions), "page", "directions of the sketch"):
         row = torch.zeros(epochs, policy.num_tokens, device="cpu")
         for (epoch, update), completions in parts.items():
             policy.set_weights(saved_weights(recorded.log.weights[update]))

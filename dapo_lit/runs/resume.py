@@ -10,7 +10,7 @@ from dapo_lit.config.identity import differences, flatten, identity, kind_of, wi
 from dapo_lit.config.sections import EXECUTION, HORIZON
 from dapo_lit.errors import DamagedError
 from dapo_lit.manifest import sum_of
-from dapo_lit.run_files import CHECKPOINTS, before_step, read_config, read_metrics
+from dapo_lit.run_files import CHECKPOINTS, before_step, read_config, read_metrics, read_record
 from dapo_lit.runs.checkpoint_files import fault
 
 
