@@ -1,6 +1,6 @@
 """Turns plain containers into a checked config, or says what is wrong with them, with the key that was meant."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,27 +11,68 @@ from pydantic import ValidationError
 from dapo_lit.config.identity import kinds
 from dapo_lit.config.run import Config
 from dapo_lit.config.sections import ConfigError, Section, section_of
-from dapo_lit.errors import nearest, suggestion
+from dapo_lit.errors import nearest
 
 OTHER_TRAINERS = Path(__file__).with_name("other_trainers.yaml")
 
 
 @cache
 def words() -> dict[str, str]:
-    """Keys of other trainers, with the key here."""
+    """Keys of other trainers, with the key here, or `none: ` and the reason why there is none."""
     trainers = yaml.safe_load(OTHER_TRAINERS.read_text(encoding="utf-8"))
     return {word: key for keys in trainers.values() for word, key in keys.items()}
 
 
+NONE = "none: "
+
+
 def key_for(word: str, known: Collection[str]) -> str | None:
-    """The key here for a key of another trainer, which may have more sections before it; None if `known` has none.
+    """The key here for a key of another trainer, which may have more sections before it, or `none: ` and the reason;
+    None if the word is no key of another trainer, or its key here is not among the known ones.
 
     >>> key_for("actor_rollout_ref.rollout.n", ["algorithm.samples_per_prompt"])
     'algorithm.samples_per_prompt'
+    >>> key_for("trainer.val_before_train", [])
+    'none: always'
     """
     parts = word.split(".")
-    suffixes = (".".join(parts[start:]) for start in range(len(parts)))
-    return next((words()[suffix] for suffix in suffixes if words().get(suffix) in known), None)
+    found = (words().get(".".join(parts[start:])) for start in range(len(parts)))
+    return next((meant for meant in found if meant and (meant in known or meant.startswith(NONE))), None)
+
+
+def near_key(word: str, known: Iterable[str]) -> str | None:
+    """The known name that is spelled most alike and ends in the same word: `max_length` is no slip for `max_staleness`.
+
+    >>> near_key("cache_token", ["cache_tokens"]), near_key("precision", ["direction"])
+    ('cache_tokens', None)
+    """
+    names = list(known)
+    while near := nearest(word, names):
+        ends = [name.lower().rpartition("_")[2] for name in (word, near)]
+        if slips(*ends) <= (1 if len(ends[0]) < LONG_WORD else 2):
+            return near
+        names.remove(near)
+    return None
+
+
+LONG_WORD = 6
+"""Letters of a word in which two slips may happen."""
+
+
+def slips(one: str, other: str) -> int:
+    """The letters that are missing, too many, wrong or swapped with the next between two words.
+
+    >>> slips("hgh", "high"), slips("sede", "seed"), slips("precision", "direction")
+    (1, 1, 4)
+    """
+    before, last, now = [0] * (len(other) + 1), [0] * (len(other) + 1), list(range(len(other) + 1))
+    for i, letter in enumerate(one, 1):
+        before, last, now = last, now, [i] * (len(other) + 1)
+        for j, wanted in enumerate(other, 1):
+            now[j] = min(last[j] + 1, now[j - 1] + 1, last[j - 1] + (letter != wanted))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == wanted:
+                now[j] = min(now[j], before[j - 2] + 1)
+    return now[-1]
 
 
 Schema = TypeVar("Schema", bound=Section)
@@ -84,16 +125,19 @@ def unknown_key(path: Sequence[str], schema: type[Section] = Config, rest: Seque
     siblings, every = known_keys(path[:-1], schema) or [], kinds(schema)
     word, form = path[-1], ".".join([*path[:-1], "{}"])
     own = [key for key in every if key.rpartition(".")[2] == word]
-    if meant := key_for(".".join([*path, *rest]), every):
-        return f"{'.'.join([*path, *rest])}: unknown key; here it is {meant} (docs/coming_from.md)"
+    whole = ".".join([*path, *rest])
+    if meant := key_for(whole, every):
+        counterpart = f"no counterpart: {meant.removeprefix(NONE)}" if meant.startswith(NONE) else f"here it is {meant}"
+        return f"{whole}: unknown key; {counterpart} (docs/coming_from.md)"
+    leaves = {key.rpartition(".")[2]: key for key in every}
     if own:
         hint = f"did you mean {' or '.join(own)}?"
-    elif len(path) == 1 and word.startswith("exp") and not nearest(word, siblings):  # a group, not a key
+    elif near := near_key(word, siblings):
+        hint = f"did you mean {form.format(near)}?"
+    elif len(path) == 1 and word.startswith("exp"):  # a group, not a key
         hint = "did you mean +experiment=NAME?"
-    elif nearest(word, siblings):
-        hint = suggestion(word, siblings, form)
+    elif near := near_key(word, leaves):
+        hint = f"did you mean {leaves[near]}?"
     else:
-        leaves = {key.rpartition(".")[2]: key for key in every}
-        near = nearest(word, leaves)
-        hint = f"did you mean {leaves[near]}?" if near else suggestion(word, siblings)
+        hint = f"known: {', '.join(siblings) or 'none'}"
     return f"{'.'.join(path)}: unknown key; {hint}"

@@ -52,8 +52,10 @@ def check_loggers(config: Config, run: Path) -> None:
     given = {key: value for key, value in config.logger.wandb.items() if value is not None}
     if unknown := given.keys() - signature(wandb.init).parameters:
         raise ConfigError(f"logger.wandb.{min(unknown)}: wandb.init has no such argument")
-    if (given.get("mode") or os.environ.get("WANDB_MODE") or "online") == "online":
-        with wandb_named():
+    mode = given.get("mode") or os.environ.get("WANDB_MODE") or "online"
+    with wandb_named():
+        wandb.Settings(mode=mode)  # checks it
+        if mode == "online":
             _ = wandb.Api(timeout=WANDB_S).viewer  # asks the server who we are
 
 
