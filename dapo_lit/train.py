@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dapo_lit.cli.command import attempt, compose_run, reported, run_command, silence_libraries
+from dapo_lit.cli.jobs import arm_of
 from dapo_lit.cli.workers import Cell, in_child, run_cells, workers_for
 from dapo_lit.command_text import command
 from dapo_lit.config import Config
-from dapo_lit.config.shipped import switches_of
 from dapo_lit.data.templates import agreed_template
 from dapo_lit.errors import HeldError, UserError
 from dapo_lit.files import write_text
@@ -24,7 +24,6 @@ from dapo_lit.run_files import CHECKPOINTS, DONE, RECORD, TABLES, lost_files, re
 from dapo_lit.runs.claim import claimed, holder
 from dapo_lit.runs.preemption import requeue
 from dapo_lit.screen import StatusLine
-from dapo_lit.study.designs import arm_name
 
 if TYPE_CHECKING:
     from dapo_lit.build.parts import Parts
@@ -178,14 +177,6 @@ def follow(config: Config, run_start: RunStart) -> None:
     start = run_start.received()
     if start is not None:
         fit(config, Parts(config, run_start.ranks), start, None, run_start.ranks)
-
-
-def arm_of(config: Config) -> str:
-    """The arm's name: the study's, or that of the switches."""
-    if config.study and config.own_study.arm:
-        return config.own_study.arm
-    family = config.algorithm.family
-    return arm_name(config.algorithm.techniques.model_dump(), family, switches_of(family))
 
 
 def train_in(folder: RunFolder, config: Config, parts: Parts, run_start: RunStart) -> None:

@@ -3,7 +3,8 @@
 import pytest
 
 from dapo_lit.cli.command import is_plain, run_command
-from dapo_lit.config import Config
+from dapo_lit.cli.jobs import check_folders
+from dapo_lit.config import Config, ConfigError
 
 
 @pytest.mark.parametrize(
@@ -40,3 +41,31 @@ def test_ctrl_c_before_a_training_is_one_line_and_code_130(monkeypatch, capsys):
         run_command(interrupted, Config, "config")
     assert ended.value.code == 130
     assert capsys.readouterr().err == "stopped by Ctrl-C\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["algorithm.optimizer.lr=1e-6,1e-5"],
+        ["seed=0,1", "budget.steps=range(1,3)"],
+        ["algorithm=glob(dapo*)"],  # one family and the same switches
+        ["task.max_response_tokens=24,25", "study_name=a,a_24"],
+    ],
+)
+def test_a_multirun_of_which_two_jobs_would_write_one_folder_is_refused(arguments):
+    with pytest.raises(ConfigError, match=r"would both write runs/\w+/dapo/seed_\d"):
+        check_folders(["-m", "+experiment=four_sums", *arguments])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-m", "seed=0,1", "algorithm=dapo,grpo"],
+        ["-m", "algorithm.optimizer.lr=1e-6,1e-5", "study_name='lrs_${algorithm.optimizer.lr}'"],
+        ["-m", "algorithm.optimizer.lr=1e-6,2", "hydra/launcher=basic"],  # the second is refused when it starts
+        ["algorithm.optimizer.lr=1e-6,1e-5"],  # no multirun, which Hydra says
+        ["-m", "--cfg", "job", "algorithm.optimizer.lr=1e-6,1e-5"],
+    ],
+)
+def test_jobs_with_folders_of_their_own_are_not(arguments):
+    check_folders([*arguments, "+experiment=four_sums"])

@@ -25,6 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from dapo_lit import screen
 from dapo_lit.cli.config_tree import composed_tree, resolved
+from dapo_lit.cli.jobs import check_folders
 from dapo_lit.cli.overrides import check_overrides, flags_first, looks_only, parsed, quote_arms, written_out
 from dapo_lit.config import Config, ConfigError, Section, config_folder, parse_as
 from dapo_lit.config.sections import section_of
@@ -107,9 +108,7 @@ def run_command(
     )
 
 
-def checked(
-    given: list[str], schema: type[Section], positional: str | None
-) -> "Iterator[tuple[list[str], Sweep | None]]":
+def checked(given: list[str], schema: type[Section], positional: str | None) -> "list[tuple[list[str], Sweep | None]]":
     """The command line as Hydra takes it, and the cells of a study; one for each state of a fork."""
     arguments = [*map(quote_arms, flags_first(written_out(given, positional)))]
     if brings_regime(arguments):
@@ -119,9 +118,13 @@ def checked(
         from dapo_lit.cli.fork import for_each_state  # they see the config before they load pandas
         from dapo_lit.cli.study_launch import prepare
 
-        yield from map(prepare, for_each_state(arguments))
+        found = [*map(prepare, for_each_state(arguments))]
     else:
-        yield arguments, None
+        found = [(arguments, None)]
+    for line, study in found:
+        if schema is Config and study is None:
+            check_folders(line)
+    return found
 
 
 def run_arguments(

@@ -102,6 +102,12 @@ def choices(override: Override) -> list[object]:
     return [choice for each in values for choice in (each if isinstance(each, list) else [each])]
 
 
+def of_hydra(override: Override) -> bool:
+    """True for a setting of Hydra's own, which takes no part in a config."""
+    key = override.key_or_group
+    return key.split("/")[0].split(".")[0] == "hydra" and key != "hydra.searchpath"
+
+
 def sweep_fault(override: Override) -> str | None:
     """One line on a sweep that has no value, or one value twice; None for other overrides."""
     if not override.is_sweep_override() or override.value_type not in LISTED_SWEEPS:

@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 
 from dapo_lit.cli.config_tree import composed_tree, resolved, with_literals
 from dapo_lit.cli.fork import check_changes, fork_arms
-from dapo_lit.cli.overrides import choices, looks_only, parsed_overrides
+from dapo_lit.cli.overrides import choices, looks_only, of_hydra, parsed_overrides
 from dapo_lit.cli.workers import Cell
 from dapo_lit.config import Config, ConfigError, config_folder, parse
 from dapo_lit.config.shipped import base_of, is_group
@@ -97,7 +97,7 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None]:
     others = [o for o in given if o not in chosen and o.key_or_group not in (ARM, SEED)]
     _check_overrides(others)
     last = [str(o.input_line) for o in chosen]
-    plain = [str(o.input_line) for o in others if not _of_hydra(o)]
+    plain = [str(o.input_line) for o in others if not of_hydra(o)]
     tree = composed_tree([*plain, *last])
     config, kept, packed = parse(resolved(tree)), dict[str, Any](), None
     from dapo_lit.cli.study_plan import check_power, make_plan, protocol  # load pandas and scipy
@@ -254,11 +254,6 @@ def _is_study(chosen: Override) -> bool:
             f"{chosen.input_line}: {studies[0]} is a study, which takes a command of its own: +experiment={studies[0]}"
         )
     return bool(studies)
-
-
-def _of_hydra(override: Override) -> bool:
-    key = override.key_or_group
-    return key.split("/")[0].split(".")[0] == "hydra" and key != "hydra.searchpath"
 
 
 def _values(given: Sequence[Override], key: str) -> list[str]:

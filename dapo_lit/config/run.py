@@ -1,6 +1,7 @@
 """The config of a training run, with the checks that need more than one group."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -83,6 +84,10 @@ class Config(Section):
     def replicate(self) -> int:
         """The number in the name of the run's folder: its seed; of a fork, which keeps that of its run, its noise."""
         return self.rollout.noise_stream if self.fork else self.seed
+
+    def folder(self, arm: str) -> Path:
+        """The folder of the run under these switches."""
+        return Path(self.runs_dir) / self.study_name / arm / f"seed_{self.replicate}"
 
     def faults(self) -> Iterator[str]:
         if self.last_step > self.budget.steps:

@@ -89,7 +89,7 @@ class RunFolder:
 
 def run_path(config: Config, arm: str) -> Path:
     """The folder of a run."""
-    return Path(config.runs_dir) / config.study_name / arm / f"seed_{config.replicate}"
+    return config.folder(arm)
 
 
 def is_done(config: Config, arm: str) -> bool:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from dapo_lit.build.parts import Parts
+from dapo_lit.cli.jobs import arm_of
 from dapo_lit.config import Config
 from dapo_lit.lit.callbacks import Checkpoints, Recorder
 from dapo_lit.lit.datamodule import RolloutDataModule
@@ -22,7 +23,6 @@ from dapo_lit.runs.run_folder import open_run
 from dapo_lit.step.batch import RolloutStep, TokenBatch
 from dapo_lit.step.loss import TokenData
 from dapo_lit.step.scoring import score
-from dapo_lit.train import arm_of
 
 RUN = Path("four_sums") / "dapo" / "seed_0"
 """Below the folder of runs."""

@@ -8,10 +8,11 @@ import pytest
 import yaml
 from damages import resealed
 
+from dapo_lit.cli.jobs import arm_of
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.run_files import read_metrics
 from dapo_lit.runs.run_folder import RunFolder, is_done, open_run, run_path
-from dapo_lit.train import arm_of, train
+from dapo_lit.train import train
 
 QUICK = ("budget.steps=2", "trainer.checkpoint_every=1", "evaluation.samples=1", "preflight=false")
 

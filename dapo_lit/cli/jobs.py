@@ -1,0 +1,54 @@
+"""The runs of a multirun without a study: where each of them writes, and that no two write one folder."""
+
+import itertools
+from collections.abc import Sequence
+
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from dapo_lit.cli.config_tree import composed_tree, resolved
+from dapo_lit.cli.overrides import LISTED_SWEEPS, choices, looks_only, of_hydra, parsed_overrides
+from dapo_lit.config import Config, ConfigError, parse
+from dapo_lit.config.shipped import switches_of
+from dapo_lit.study.designs import arm_name
+
+
+def arm_of(config: Config) -> str:
+    """The arm's name: the study's, or that of the switches."""
+    if config.study and config.own_study.arm:
+        return config.own_study.arm
+    family = config.algorithm.family
+    return arm_name(config.algorithm.techniques.model_dump(), family, switches_of(family))
+
+
+def check_folders(arguments: Sequence[str]) -> None:
+    """Raises ConfigError if two jobs of a multirun would write one folder, where the second moves the first aside.
+
+    Jobs whose config is refused are left to their start.
+    """
+    given = [override for override in parsed_overrides(arguments) if not of_hydra(override)]
+    swept = [override for override in given if override.is_sweep_override()]
+    if looks_only(arguments) or not {"-m", "--multirun"} & {*arguments} or not swept:
+        return
+    plain = [str(override.input_line) for override in given if not override.is_sweep_override()]
+    written: dict[str, str] = {}
+    for job in itertools.product(*map(_settings, swept)):
+        try:
+            config = parse(resolved(composed_tree([*plain, *job])))
+        except (ConfigError, HydraException, OmegaConfBaseException):
+            continue
+        folder, words = str(config.folder(arm_of(config))), " ".join(job)
+        if folder in written:
+            raise ConfigError(
+                f"-m: {written[folder]} and {words} would both write {folder}, which is named by study_name, switches "
+                f"and seed; name them apart, such as 'study_name={config.study_name}_${{{swept[-1].key_or_group}}}'"
+            )
+        written[folder] = words
+
+
+def _settings(swept: Override) -> list[str]:
+    """A sweep as one override for each of its values."""
+    is_listed = swept.value_type in LISTED_SWEEPS
+    values = swept.sweep_string_iterator() if is_listed else map(str, choices(swept))
+    return [f"{swept.get_key_element()}={value}" for value in values]
