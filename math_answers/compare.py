@@ -5,20 +5,22 @@ three values: a list with one wrong item is wrong, whatever the undecided ones a
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Protocol
 
 from math_answers import expression as tree
 from math_answers.bounds import check_size, work
-from math_answers.equations import expanded, is_equation, is_name, unnamed, without_approximation
+from math_answers.equations import expanded, is_consistent, is_equation, is_name, unnamed, without_approximation
 from math_answers.exact import matrices_combined, rational, without_degrees
 from math_answers.parse import parse_answer
-from math_answers.sets import is_inequality, real_set
+from math_answers.sets import is_inequality, quantities, real_set
 from math_answers.structure import (
     Answer,
+    Chosen,
     Combined,
+    Range,
     Ratio,
     Raw,
     Reals,
@@ -29,6 +31,7 @@ from math_answers.structure import (
     parts_of,
     words_of,
 )
+from math_answers.units import units_agree
 from math_answers.verdicts import all_of, any_of, matched
 
 _FLIPPED = {"<": ">", ">": "<", "le": "ge", "ge": "le", "=": "=", "ne": "ne"}
@@ -92,25 +95,37 @@ def _same_or_too_large(a: Answer, b: Answer, comparer: Comparer) -> bool | None:
 
 def same(prediction: Answer, reference: Answer, comparer: Comparer) -> bool | None:
     """True if `prediction` is the answer `reference`. Not symmetric: only a prediction may be `x = 5` for `5`."""
-    prediction, reference = (expanded(without_approximation(answer)) for answer in (prediction, reference))
     if prediction == reference:
         return prediction != Raw("")
+    if isinstance(prediction, Chosen) or isinstance(reference, Chosen):
+        return _same_choice(prediction, reference, comparer)
+    consistent = all_of(is_consistent(answer, _same_values(comparer)) for answer in (prediction, reference))
+    if not consistent:
+        return consistent
+    prediction, reference = (expanded(without_approximation(answer)) for answer in (prediction, reference))
+    if prediction == reference:
+        return True
     prediction, reference = unnamed(prediction, reference)
+    sets = [_needs_sets(answer) for answer in (prediction, reference)]
     joined = isinstance(prediction, Combined | Reals) or isinstance(reference, Combined | Reals)
-    if joined or _needs_sets(prediction) != _needs_sets(reference):
-        return _same_sets(prediction, reference, comparer)
+    alike = False if joined or sets[0] != sets[1] else _same_structure(prediction, reference, comparer)
+    return _same_sets(prediction, reference, comparer) if alike is False and any(sets) else alike
+
+
+def _same_structure(prediction: Answer, reference: Answer, comparer: Comparer) -> bool | None:
+    """Two answers of one kind, part by part."""
     match prediction, reference:
-        case (Relation(), Relation()):
-            return _same_relations(prediction, reference, comparer)
         case (Scalar(), Scalar()):
             return _same_scalars(prediction, reference, comparer)
+        case (Relation(), Relation()):
+            return _same_relations(prediction, reference, comparer)
         case (Several(), Several()):
             return _same_several(prediction, reference, comparer)
         case (Several(items, brackets), Scalar()) | (Scalar(), Several(items, brackets)):
             scalar, first = (reference, True) if isinstance(reference, Scalar) else (prediction, False)
             assert isinstance(scalar, Scalar)
             return _same_vector(items, brackets, scalar, comparer, list_first=first)
-        case (Ratio(a), Ratio(b)):
+        case (Ratio(a), Ratio(b)) | (Range(a), Range(b)):
             return _all_same(a, b, comparer)
         case (Ratio((Scalar() as a, Scalar() as b)), Scalar()):
             return _same_quotient(a, b, reference, comparer)
@@ -122,6 +137,31 @@ def same(prediction: Answer, reference: Answer, comparer: Comparer) -> bool | No
             return bool(a_text) and "".join(a_text.split()) == "".join(b_text.split())
         case _:
             return False
+
+
+def _same_choice(prediction: Answer, reference: Answer, comparer: Comparer) -> bool | None:
+    """`(B) 12` against `B`, against `12`, and letter and text against those of another choice."""
+    match prediction, reference:
+        case Chosen(a, a_readings), Chosen(b, b_readings):
+            pairs = ((x, y) for x in a_readings for y in b_readings)
+            return a == b and any_of(same(x, y, comparer) for x, y in pairs)
+        case Chosen(letter, readings), _:
+            return any_of(same(x, reference, comparer) for x in (Scalar(tree.Symbol(letter)), *readings))
+        case _, Chosen(letter, readings):
+            return any_of(same(prediction, x, comparer) for x in (Scalar(tree.Symbol(letter)), *readings))
+        case _:
+            return False
+
+
+def _same_values(comparer: Comparer) -> Callable[[Scalar, Scalar], bool | None]:
+    """For `is_consistent`: whether two sides of an equation have the same value."""
+
+    def values_agree(a: Scalar, b: Scalar) -> bool | None:
+        for side in (a, b):
+            check_size(side.node)
+        return _same_scalars(a, b, comparer)
+
+    return values_agree
 
 
 def _words(answer: Answer) -> Words | None:
@@ -151,6 +191,8 @@ def _same_sets(prediction: Answer, reference: Answer, comparer: Comparer) -> boo
             alike = matched(prediction.parts, reference.parts, lambda a, b: same(a, b, comparer))
         if alike is not False:
             return alike
+    if not _units_agree(prediction, reference) or len(quantities(prediction) | quantities(reference)) > 1:
+        return False
     a, b = real_set(prediction), real_set(reference)
     if a is None or b is None or len(a) != len(b):
         return False
@@ -169,18 +211,17 @@ def _same_sets(prediction: Answer, reference: Answer, comparer: Comparer) -> boo
 def _same_scalars(prediction: Scalar, reference: Scalar, comparer: Comparer) -> bool | None:
     if len(prediction.word) > 1 and len(reference.word) > 1 and _is_word(prediction.word, reference.word):
         return prediction.word.casefold() == reference.word.casefold()
-    a, a_degrees = _degrees(prediction)
-    b, b_degrees = _degrees(reference)
-    units = {"percent" if side.percent else side.unit for side in (prediction, reference)} - {"", "degree", "radian"}
-    if len(units) > 1:
+    a, a_unit = _quantity(prediction)
+    b, b_unit = _quantity(reference)
+    if not units_agree(a_unit, b_unit):
         return False
-    verdicts = [_same_nodes(a, b, comparer)]
+    verdicts = [] if {a_unit, b_unit} == {"degree", "radian"} else [_same_nodes(a, b, comparer)]
     if prediction.percent != reference.percent:
         # A percent sign is a unit (28 % = 28) or a hundredth (28 % = 0.28).
         pair = (_times(a, _HUNDREDTH), b) if prediction.percent else (a, _times(b, _HUNDREDTH))
         verdicts.append(_same_nodes(*pair, comparer))
-    if a_degrees != b_degrees:
-        pair = (_times(a, _DEGREE), b) if a_degrees else (a, _times(b, _DEGREE))
+    if a_unit != b_unit and "degree" in (a_unit, b_unit) and {a_unit, b_unit} <= {"degree", "radian", ""}:
+        pair = (_times(a, _DEGREE), b) if a_unit == "degree" else (a, _times(b, _DEGREE))
         verdicts.append(_same_nodes(*pair, comparer))
     return any_of(verdicts)
 
@@ -190,9 +231,18 @@ def _is_word(a: str, b: str) -> bool:
     return not (a.islower() and b.islower())
 
 
-def _degrees(answer: Scalar) -> tuple[tree.Node, bool]:
+def _quantity(answer: Scalar) -> tuple[tree.Node, str]:
+    """The value without its unit, and the unit; a percent sign and degrees are units too."""
     node, degrees = without_degrees(matrices_combined(answer.node))
-    return node, degrees or answer.unit == "degree"
+    if answer.percent:
+        return node, "percent"
+    return node, answer.unit or ("degree" if degrees else "")
+
+
+def _units_agree(prediction: Answer, reference: Answer) -> bool:
+    """False if a scalar of one answer has another unit than one of the other."""
+    found = [{_quantity(scalar)[1] for scalar in _scalars(answer)} for answer in (prediction, reference)]
+    return all(units_agree(a, b) for a in found[0] for b in found[1])
 
 
 def _times(node: tree.Node, factor: tree.Node) -> tree.Node:
@@ -264,7 +314,7 @@ def _same_relations(prediction: Relation, reference: Relation, comparer: Compare
         named = same(prediction.sides[0], reference.sides[0], comparer)
         if named is not False:
             return all_of([named, same(prediction.sides[-1], reference.sides[-1], comparer)])
-    if len(prediction.sides) != len(reference.sides):
+    if len(prediction.sides) != len(reference.sides) or not _units_agree(prediction, reference):
         return False
     turned = Relation(prediction.sides[::-1], tuple(_FLIPPED.get(sign, sign) for sign in reversed(prediction.signs)))
     verdicts = [

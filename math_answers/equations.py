@@ -1,10 +1,19 @@
 """Answers that name what they give: `x = 5`, `AB = 4, CD = 5`, `x \\in S`, `1 \\pm 2`, `\\frac{1}{3} \\approx 0.33`."""
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 
 from math_answers import expression as tree
-from math_answers.exact import signs_chosen
+from math_answers.exact import approximate, signs_chosen
 from math_answers.structure import Answer, Combined, Ratio, Raw, Reals, Relation, Scalar, Several, Words
+from math_answers.tokens import words
+from math_answers.verdicts import all_of, any_of
+
+_DENIALS = words("no not never cannot none impossible contradiction false wrong")
+_SENTENCE_END = re.compile(r"(?:^|\s)[.?!;](?:\s|$)")
+_LAST_NUMBER = re.compile(r"(?:[^\W\d_]+[\s,]+){3,}(-?\s?[0-9]{1,40}(?:\.[0-9]{1,40})?)$")
 
 
 def is_name(answer: Answer) -> bool:
@@ -37,6 +46,56 @@ def _names(node: tree.Node) -> bool:
             return False
 
 
+def is_consistent(answer: Answer, agree: Callable[[Scalar, Scalar], bool | None]) -> bool | None:
+    r"""False for a statement that contradicts or denies itself, and so gives no answer: `3 = 5`, `0.2 \approx 7`,
+    `No. This leads to 0 = 1`.
+
+    Of a chain, the last number counts if another one confirms it: `5 + 3 = 8 \cdot 2 = 16` is 16.
+    agree: whether two constants have the same value; None where that is not decided.
+    """
+    if isinstance(answer, Several):
+        return all_of(is_consistent(item, agree) for item in answer.items if isinstance(item, Relation))
+    if not isinstance(answer, Relation) or not set(answer.signs) <= {"=", "approx", "equiv"}:
+        return True
+    if any(isinstance(side, Words | Raw) and _denied(side.text) for side in answer.sides):
+        return False
+    values = [_constant(side) for side in answer.sides]
+    for before, after, sign in zip(values, values[1:], answer.signs, strict=False):
+        if sign == "approx" and before is not None and after is not None and not _near(before, after):
+            return False
+    if set(answer.signs) != {"="}:
+        return True
+    numbers = [value for value in values if value is not None]
+    others = [a for a in numbers[:-1] if (a.unit, a.percent) == (numbers[-1].unit, numbers[-1].percent)]
+    return any_of(agree(other, numbers[-1]) for other in others) if others else True
+
+
+def _denied(text: str) -> bool:
+    """Sentences rather than the name of a quantity: `No. This would lead to 0`."""
+    return _SENTENCE_END.search(text) is not None or not _DENIALS.isdisjoint(text.casefold().split())
+
+
+def _constant(side: Answer) -> Scalar | None:
+    """A side that is a number, also at the end of a sentence; letters, series and matrices may have any value."""
+    if isinstance(side, Words | Raw):
+        stated = _LAST_NUMBER.search(side.text)
+        return Scalar(tree.Number(Fraction("".join(stated[1].split())))) if stated else None
+    if not isinstance(side, Scalar) or is_name(side):
+        return None
+    open_ended = (tree.Symbol, tree.Series, tree.Matrix, tree.PlusMinus)
+    for part in tree.walk(side.node):
+        unknown = isinstance(part, tree.Call) and len(part.name.rstrip("'")) == 1
+        if isinstance(part, open_ended) or unknown or part == tree.Constant("oo"):
+            return None
+    return side
+
+
+def _near(a: Scalar, b: Scalar) -> bool:
+    """`\\frac13 \\approx 0.33`, and anything rounded to an integer."""
+    x, y = approximate(a.node), approximate(b.node)
+    return not abs(x - y) > max(0.5, 0.1 * abs(x))  # nan: not known
+
+
 def expanded(answer: Answer) -> Answer:
     r"""`1 \pm 2` as a list of two values; inside a list, the two values in its place."""
     match answer:
@@ -46,6 +105,10 @@ def expanded(answer: Answer) -> Answer:
             values = expanded(right)
             assert isinstance(values, Several)
             return Several(tuple(Relation((left, value), signs) for value in values.items), "")
+        case Several((Relation((name, first), ("ne",)), *others), "") if others and not any(
+            isinstance(item, Relation) for item in others
+        ):
+            return Several(tuple(Relation((name, value), ("ne",)) for value in (first, *others)), "")  # x != 5, -5
         case Several(items, "" | "{}" as brackets):
             flat: list[Answer] = []
             for item in items:

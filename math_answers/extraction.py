@@ -14,6 +14,7 @@ There are five ways, and a prompt template must ask for the one that is read:
 from typing import Literal, assert_never
 
 from math_answers.free_text import find_answer
+from math_answers.marks import unmarked
 from math_answers.parse import MAX_ANSWER_CHARS
 from math_answers.templates import extract_answer_line, extract_boxed, extract_hash, extract_number
 
@@ -21,7 +22,8 @@ Extraction = Literal["answer_line", "boxed", "hash", "number", "auto"]
 
 
 def extract(text: str, extraction: Extraction) -> str | None:
-    r"""The final answer of `text`, or None if there is none (or one of over 2,000 characters).
+    r"""The final answer of `text` without marks of Markdown around it, or None if there is none (or one of over 2,000
+    characters).
 
     >>> extract("3+4=7\nAnswer: $7$", "answer_line")
     '$7$'
@@ -43,4 +45,6 @@ def extract(text: str, extraction: Extraction) -> str | None:
             answer = find_answer(text)
         case _:
             assert_never(extraction)
-    return answer if answer and len(answer) <= MAX_ANSWER_CHARS else None
+    if not answer or len(answer) > MAX_ANSWER_CHARS:
+        return None
+    return unmarked(answer) or None

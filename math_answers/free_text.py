@@ -19,8 +19,10 @@ Reading is generous, so a model is never trained on it by default: the templates
 
 import re
 
+from math_answers.marks import block_at
+from math_answers.number_in_text import first_number, last_number
 from math_answers.parse import MAX_ANSWER_CHARS
-from math_answers.templates import extract_hash, find_boxes, first_number, last_number
+from math_answers.templates import extract_hash, find_boxes
 from math_answers.tokens import words
 
 TAIL_CHARS = 8000
@@ -125,6 +127,8 @@ def _after_marker(text: str) -> str | None:
     if not markers:
         return None
     rest = _HOPE.sub("", text[markers[-1].end() :]).strip()
+    if block := block_at(rest):
+        return block
     if _FORMULA.match(rest):
         return _formulas(rest[:MAX_ANSWER_CHARS])
     sentence = _sentence(rest)

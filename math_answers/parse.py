@@ -16,12 +16,14 @@ from math_answers.grammar import parse_expression
 from math_answers.splitting import (
     CLOSE,
     OPEN,
+    RANGE,
     closing_index,
     composed,
     is_and,
     is_prose,
     split,
     split_items,
+    split_range,
     split_relation,
     thousands_merged,
     undelimited,
@@ -29,7 +31,9 @@ from math_answers.splitting import (
 )
 from math_answers.structure import (
     Answer,
+    Chosen,
     Combined,
+    Range,
     Ratio,
     Raw,
     Reals,
@@ -40,7 +44,7 @@ from math_answers.structure import (
     words_of,
 )
 from math_answers.tokens import ParseError, Token, tokenize, words
-from math_answers.units import PERCENT, multiple, unit_length, unit_name
+from math_answers.units import PERCENT, multiple, unit_length, unit_name, units_agree
 from math_answers.vocabulary import FUNCTIONS, WORDS
 
 MAX_ANSWER_CHARS = 2000
@@ -89,13 +93,13 @@ def parse_answer(text: str) -> tuple[Answer, ...]:
         return (Raw(" ".join(body.split())),)
 
 
-def _choice_and_more(body: str) -> tuple[Answer, ...]:
-    """The letter and what follows it, of `(B) 12`; nothing where another letter follows: `(A) or (B)` names neither."""
+def _choice_and_more(body: str) -> tuple[Chosen, ...]:
+    """`(B) 12` as a choice and its text; nothing where another letter follows: `(A) or (B)` names neither."""
     body = _CHOICE_TEXT.sub(r"\1", body)
     choice = _CHOICE_AND_MORE.match(body)
     if choice is None or _ANOTHER_CHOICE.search(body, choice.end()):
         return ()
-    return Scalar(Symbol(choice[1] or choice[2])), *parse_answer(body[choice.end() :])
+    return (Chosen(choice[1] or choice[2], parse_answer(body[choice.end() :])),)
 
 
 def _answer(tokens: list[Token], depth: int) -> Answer:
@@ -132,10 +136,24 @@ def _answer(tokens: list[Token], depth: int) -> Answer:
         bracketed = _bracketed(tokens, depth)
         if bracketed is not None:
             return bracketed
+    ends = split_range(tokens)
+    if len(ends) == 2:
+        return _range([_answer(end, depth + 1) for end in ends])
+    if any(token.text == RANGE for token in tokens):
+        if tokens[0].text != RANGE and all(token.kind == "number" or token.text == RANGE for token in tokens):
+            raise ParseError("numbers between dashes")
+        tokens = [replace(token, text="-") if token.text == RANGE else token for token in tokens]
     parts = split(tokens, lambda token: token.kind == "sign" and token.text == ":")
     if 1 < len(parts) < 5 and all(parts):
         return Ratio(tuple(_answer(part, depth + 1) for part in parts))
     return _single(tokens)
+
+
+def _range(ends: list[Answer]) -> Range:
+    """Both ends; a unit after the second one is the first one's too."""
+    if isinstance(ends[0], Scalar) and isinstance(ends[1], Scalar) and not ends[0].unit and not ends[0].percent:
+        ends[0] = replace(ends[0], unit=ends[1].unit, percent=ends[1].percent)
+    return Range((ends[0], ends[1]))
 
 
 def _is_inequality(tokens: list[Token]) -> bool:
@@ -194,6 +212,7 @@ def _single(tokens: list[Token]) -> Answer:
     if named and (len(tokens) == 1 or not (letters or any(function_name(token) for token in tokens))):
         return _words(tokens)
     written = tokens
+    tokens, currency = _without_currency(tokens)
     percent = tokens[-1].text == "%" or (tokens[-1].kind in ("name", "text") and tokens[-1].text.strip() in PERCENT)
     if percent:
         tokens = tokens[:-1]
@@ -207,10 +226,24 @@ def _single(tokens: list[Token]) -> Answer:
         unit = tokens[len(tokens) - taken :]
         if multiple(unit) > 1:
             node = Product((Number(Fraction(multiple(unit))), node))
-        return Scalar(node, unit_name(unit) + annotation, percent)
+        name = unit_name(unit) + annotation
+        if currency and units_agree(currency, name):  # $5 or $5 USD; else $5/hour
+            name = ""
+        return Scalar(node, currency + name, percent)
     if named:
         return _words(written)
     return Raw(" ".join(token.text for token in written if token.text not in ("{", "}")))
+
+
+def _without_currency(tokens: list[Token]) -> tuple[list[Token], str]:
+    r"""Without the signs of a currency, `$5`, `5 €`, `\$3 + \$4`; raises ParseError if there are two currencies."""
+    currencies = {token.text for token in tokens if token.kind == "currency"}
+    if not currencies:
+        return tokens, ""
+    kept = [token for token in tokens if token.kind != "currency"]
+    if len(currencies) > 1 or not kept or kept[-1].text == "%":
+        raise ParseError("two currencies, or one without an amount")
+    return kept, currencies.pop()
 
 
 def _without_annotation(tokens: list[Token]) -> tuple[list[Token], str]:
@@ -221,7 +254,9 @@ def _without_annotation(tokens: list[Token]) -> tuple[list[Token], str]:
     if len(tokens) >= 3 and tokens[0].kind == "number" and tokens[1].text == "_":
         base = "".join(part.text for part in tokens[2:] if part.text not in ("{", "}"))
         base = _BASES.get(base.strip(), base)
-        if base.isdigit():
+        if re.fullmatch("[1-9][0-9]?", base):
+            if any(digit >= base for digit in tokens[0].text if len(base) == 1):
+                raise ParseError(f"{tokens[0].text} has no base {base}")
             return tokens[:1], "base" + base
     return tokens, ""
 
@@ -242,8 +277,8 @@ def _words(tokens: list[Token]) -> Answer:
 
 
 def _choice(tokens: list[Token]) -> Answer | None:
-    r"""The letter of a multiple choice: `\text{(C)}`, `\textbf{(C)}\ 12`."""
-    if tokens[0].kind != "text":
+    r"""The letter of a multiple choice: `\text{(C)}`."""
+    if tokens[0].kind != "text" or len(tokens) > 1:
         return None
     found = _CHOICE.fullmatch(tokens[0].text)
     return Scalar(Symbol(found[1] or found[2])) if found else None

@@ -11,6 +11,8 @@ import unicodedata
 from dataclasses import dataclass
 from fractions import Fraction
 
+from math_answers.marks import unmarked
+
 MAX_DIGITS = 1000
 """Longer numbers are not read; Python's own conversion refuses 4,300 digits."""
 MAX_EXPONENT = 400
@@ -24,7 +26,7 @@ class Quantity:
     """A number as written.
 
     >>> read_quantity("12.5 %")
-    Quantity(value=Fraction(25, 2), percent=True, double=False)
+    Quantity(value=Fraction(25, 2), percent=True, double=False, currency='')
     """
 
     value: Fraction
@@ -33,9 +35,11 @@ class Quantity:
     """A percent sign follows."""
     double: bool = False
     """Written with 16 significant digits or more, so accurate to 15 digits only."""
+    currency: str = ""
+    """Its sign, as in `$5`; empty without one."""
 
 
-_CURRENCY = "$€£¥₹₩₽"
+_CURRENCY = "$€£¥₹₩₽¢₺₪฿₫₱₴"
 _DIGITS = r"[0-9]+"
 _GROUPED = r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,3}(?: [0-9]{3})+"
 _DECIMAL = rf"(?:{_GROUPED}|{_DIGITS})(?:\.[0-9]*)?|\.[0-9]+|0,[0-9]+"
@@ -48,18 +52,27 @@ _MIXED = re.compile(rf"(?P<w>{_DIGITS})\s+(?P<n>{_DIGITS})\s*/\s*(?P<d>{_DIGITS}
 _TEX_FRACTION = re.compile(
     r"\\[dtc]?frac\s*(?:\{\s*(-?[0-9.]+)\s*\}|([0-9]))\s*(?:\{\s*(-?[0-9.]+)\s*\}|([0-9]))(?![0-9])"
 )
+_AROUND = re.compile(
+    r"\$\$([^$]+)\$\$ | \$([^$]+)\$ | \\\((.+)\\\) | \\\[(.+)\\\]"
+    r"| \\(?:boxed|fbox|text|textbf|textrm|mbox|mathbf|mathrm|mathit)\s*\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}",
+    re.DOTALL | re.VERBOSE,
+)
 _SPACES = re.compile(r"\\[,;:! ]|\{,\}|[\u00a0\u2009\u202f]|~")
 _PERCENT = re.compile(r"\s*(?:\\?%|percent|per cent)$", re.IGNORECASE)
 
 
-def ascii_digits(text: str) -> str:
-    """With the decimal digits of other scripts as 0 to 9.
+_NUMBER_SIGNS = str.maketrans("٫٬٪－＋．％＄￥", ".,%-+.%$¥")
 
-    >>> ascii_digits("४२ = ٤٢")
-    '42 = 42'
+
+def ascii_digits(text: str) -> str:
+    """With the decimal digits of other scripts as 0 to 9, and the signs that belong to their numbers.
+
+    >>> ascii_digits("४२ = ٤٢"), ascii_digits("٤٫٢ ＝ ４．２")
+    ('42 = 42', '4.2 ＝ 4.2')
     """
     if text.isascii():
         return text
+    text = text.translate(_NUMBER_SIGNS)
     return "".join(str(unicodedata.decimal(c)) if not c.isascii() and c.isdecimal() else c for c in text)
 
 
@@ -79,19 +92,22 @@ def read_quantity(text: str) -> Quantity | None:
     percent = _PERCENT.search(body)
     if percent:
         body = body[: percent.start()]
-    body, negative = _strip_sign(body)
+    body, negative, currency = _strip_sign(body)
+    if percent and currency:
+        return None
     value = _read_unsigned(body)
     if value is None:
         return None
     digits = re.sub(r"[^0-9]", "", body).lstrip("0")
     double = "." in body and "/" not in body and "frac" not in body and len(digits) >= DOUBLE_DIGITS
-    return Quantity(-value if negative else value, percent is not None, double)
+    return Quantity(-value if negative else value, percent is not None, double, currency)
 
 
 def same_number(a: Quantity, b: Quantity) -> bool:
     """True if two numbers are the same answer.
 
-    The values must be exactly equal, with two exceptions. A percent sign on one side only is a unit or a hundredth:
+    Two currencies are different, as are money and a percentage; a bare number is either. The values must be exactly
+    equal, with two exceptions. A percent sign on one side only is a unit or a hundredth:
     `28 %` matches both `28` and `0.28`. A decimal of 16 significant digits or more is a printed double and is compared
     to a relative 1e-15: `0.30000000000000004` is `0.3`.
 
@@ -99,7 +115,11 @@ def same_number(a: Quantity, b: Quantity) -> bool:
     True
     >>> same_number(read_quantity("5"), read_quantity("5.001"))
     False
+    >>> same_number(read_quantity("$5"), read_quantity("5")), same_number(read_quantity("$5"), read_quantity("€5"))
+    (True, False)
     """
+    if len({a.currency, b.currency} - {""}) + (a.percent or b.percent) > 1:
+        return False
     double = a.double or b.double
     if close(a.value, b.value, double):
         return True
@@ -114,30 +134,33 @@ def close(a: Fraction, b: Fraction, double: bool) -> bool:
 
 
 def _strip_delimiters(text: str) -> str:
-    r"""Without math delimiters, emphasis, a final full stop, and with `\,` and `{,}` as separators of thousands."""
-    body = text.strip().strip("*").strip()
-    for opening, closing in (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]")):
-        if len(body) > len(opening) + len(closing) and body.startswith(opening) and body.endswith(closing):
-            body = body[len(opening) : -len(closing)].strip()
-            break
+    r"""Without marks, math delimiters, a box, a final full stop, and with `\,` and `{,}` as separators of thousands."""
+    body, before = text, ""
+    while body != before:
+        before = body
+        body = unmarked(body)
+        body = body.removesuffix(".").rstrip() if not body.startswith(".") else body
+        if around := _AROUND.fullmatch(body):
+            body = next(inside for inside in around.groups() if inside is not None).strip()
     body = re.sub(r"(?<=[0-9])\s*(?:\{,\}|,\s*\\!|\\,|\\!)\s*(?=[0-9]{3}(?![0-9]))", ",", body)
-    body = _SPACES.sub(" ", body).replace("\u2212", "-").strip()
-    return body.removesuffix(".").rstrip() if not body.startswith(".") else body
+    return _SPACES.sub(" ", body).replace("\u2212", "-").strip()
 
 
-def _strip_sign(body: str) -> tuple[str, bool]:
-    """Without sign and currency, in either order (`-$5`, `$-5`, `5$`), and whether it is negative."""
-    negative = signed = currency = False
+def _strip_sign(body: str) -> tuple[str, bool, str]:
+    """Without sign and currency, in either order (`-$5`, `$-5`, `5$`), whether it is negative, and the currency."""
+    negative = signed = False
+    currency = ""
     while body:
-        if body[0] in "+-" and not signed:
-            signed, negative, body = True, body[0] == "-", body[1:].lstrip()
+        if body[0] in "+-–" and not signed:
+            signed, negative, body = True, body[0] != "+", body[1:].lstrip()
         elif not currency and (body[0] in _CURRENCY or body.startswith("\\$")):
-            currency, body = True, body.removeprefix("\\")[1:].lstrip()
+            body = body.removeprefix("\\")
+            currency, body = body[0], body[1:].lstrip()
         elif not currency and body[-1] in _CURRENCY:
-            currency, body = True, body[:-1].removesuffix("\\").rstrip()
+            currency, body = body[-1], body[:-1].removesuffix("\\").rstrip()
         else:
             break
-    return body, negative
+    return body, negative, currency
 
 
 def _read_unsigned(body: str) -> Fraction | None:

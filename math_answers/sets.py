@@ -1,12 +1,14 @@
-r"""Subsets of the real line as sorted pieces: `(-\infty,0) \cup (0,\infty)` and `x \ne 0` are one."""
+r"""Subsets of the real line as sorted pieces: `(-\infty,0) \cup (0,\infty)`, `x \ne 0` and `\mathbb{R} \setminus \{0\}`
+are one.
+"""
 
 import math
 from dataclasses import dataclass
 
 from math_answers.equations import is_name
 from math_answers.exact import approximate
-from math_answers.expression import Constant, Node, Product, negative
-from math_answers.structure import Answer, Combined, Reals, Relation, Scalar, Several
+from math_answers.expression import Constant, Node, Product, canonical, negative
+from math_answers.structure import Answer, Combined, Reals, Relation, Scalar, Several, parts_of
 
 PLUS_INFINITY = Constant("oo")
 MINUS_INFINITY = negative(PLUS_INFINITY)
@@ -23,27 +25,42 @@ class Piece:
     high_closed: bool
 
 
+_WHOLE_LINE = Piece(MINUS_INFINITY, PLUS_INFINITY, False, False)
+
+
 def is_inequality(answer: Answer) -> bool:
-    return isinstance(answer, Relation) and set(answer.signs) <= {"<", ">", "le", "ge", "ne"}
+    """`x < 3`, `1 < x <= 2`, `x \\ne 5`, `x \\notin (1, 2)`"""
+    if not isinstance(answer, Relation):
+        return False
+    if answer.signs == ("notin",):
+        return isinstance(answer.sides[1], Several | Combined | Reals)
+    return set(answer.signs) <= {"<", ">", "le", "ge", "ne"}
+
+
+def quantities(answer: Answer) -> set[Node]:
+    """The quantities that the relations of a set are about: `x` for `x < 1 or x > 2`."""
+    if isinstance(answer, Relation):
+        return {canonical(side.node) for side in answer.sides if isinstance(side, Scalar) and is_name(side)}
+    return set().union(*map(quantities, parts_of(answer)))
 
 
 def real_set(answer: Answer) -> list[Piece] | None:
     """The pieces in increasing order, touching ones joined; None if the answer is not such a set."""
     pieces = _pieces(answer)
-    return None if pieces is None else _joined(pieces)
+    return None if pieces is None or len(quantities(answer)) > 1 else _joined(pieces)
 
 
 def _pieces(answer: Answer) -> list[Piece] | None:
     match answer:
         case Reals():
-            return [Piece(MINUS_INFINITY, PLUS_INFINITY, False, False)]
+            return [_WHOLE_LINE]
         case Several(items, "{}"):
             points = [item.node for item in items if isinstance(item, Scalar)]
             return [Piece(point, point, True, True) for point in points] if len(points) == len(items) else None
         case Several((Scalar() as low, Scalar() as high), brackets) if brackets in ("()", "[]", "(]", "[)"):
             return [Piece(low.node, high.node, brackets[0] == "[", brackets[1] == "]")]
         case Several(items, "") if all(is_inequality(item) for item in items):
-            return _union(items)
+            return _listed(items)
         case Combined("cup", parts):
             return _union(parts)
         case Combined("cap", parts):
@@ -55,6 +72,14 @@ def _pieces(answer: Answer) -> list[Piece] | None:
             return _solutions(answer)
         case _:
             return None
+
+
+def _listed(items: tuple[Answer, ...]) -> list[Piece] | None:
+    """`x < 1, x > 2` is both parts, but what `x \\ne 5` rules out is ruled out of the whole."""
+    exclusions = [item for item in items if isinstance(item, Relation) and set(item.signs) & {"ne", "notin"}]
+    others = tuple(item for item in items if item not in exclusions)
+    whole = _union(others) if others else [_WHOLE_LINE]
+    return _common([None if whole is None else _joined(whole), *map(real_set, exclusions)])
 
 
 def _union(parts: tuple[Answer, ...]) -> list[Piece] | None:
@@ -69,21 +94,24 @@ def _union(parts: tuple[Answer, ...]) -> list[Piece] | None:
 
 def _intersection(parts: tuple[Answer, ...]) -> list[Piece] | None:
     """`x > 1 and x < 2`. Two sets with nothing in common were meant as two solutions: `x < 1 and x > 2`."""
-    found = [_pieces(part) for part in parts]
-    if any(pieces is None or len(pieces) != 1 for pieces in found):
-        return None
-    pieces = [pieces[0] for pieces in found if pieces]
-    if any(math.isnan(_position(end)) for piece in pieces for end in (piece.low, piece.high)):
-        return None
-    last = max(pieces, key=lambda piece: (_position(piece.low), not piece.low_closed))
-    first = min(pieces, key=lambda piece: (_position(piece.high), piece.high_closed))
-    if _position(last.low) > _position(first.high):
-        return pieces
-    return [Piece(last.low, first.high, last.low_closed, first.high_closed)]
+    common = _common([real_set(part) for part in parts])
+    return common if common is None or common else _union(parts)
+
+
+def _common(sets: list[list[Piece] | None]) -> list[Piece] | None:
+    """What is in all sets."""
+    common: list[Piece] | None = [_WHOLE_LINE]
+    for pieces in sets:
+        outside = None if pieces is None else _complement(pieces)
+        common = None if common is None or outside is None else _without(common, outside)
+    return common
 
 
 def _solutions(relation: Relation) -> list[Piece] | None:
     """`x < 3`, `1 <= x < 2`, `x \\ne 1`: one side is a name, the others are numbers."""
+    if relation.signs == ("notin",) and is_name(relation.sides[0]):
+        members = real_set(relation.sides[1])
+        return None if members is None else _complement(members)
     if not all(isinstance(side, Scalar) for side in relation.sides):
         return None
     names = [is_name(side) for side in relation.sides]
@@ -92,9 +120,8 @@ def _solutions(relation: Relation) -> list[Piece] | None:
     if set(signs) <= {">", "ge"}:
         nodes, names = nodes[::-1], names[::-1]
         signs = tuple({">": "<", "ge": "le"}[sign] for sign in reversed(signs))
-    if signs == ("ne",) and names[0]:
-        whole = [Piece(MINUS_INFINITY, PLUS_INFINITY, False, False)]
-        return _without(whole, [Piece(nodes[1], nodes[1], True, True)])
+    if signs == ("ne",) and names == [True, False]:
+        return _without([_WHOLE_LINE], [Piece(nodes[1], nodes[1], True, True)])
     if not set(signs) <= {"<", "le"}:
         return None
     match names:
@@ -140,26 +167,24 @@ def _joined(pieces: list[Piece]) -> list[Piece] | None:
     return joined
 
 
-def _without(outer: list[Piece], removed: list[Piece]) -> list[Piece] | None:
-    """`outer` without single points."""
-    if any(piece.low != piece.high for piece in removed):
-        return None
-    for point in removed:
-        where = _position(point.low)
-        if math.isnan(where):
+def _complement(pieces: list[Piece]) -> list[Piece] | None:
+    """The gaps between sorted pieces that do not touch; None if a boundary is not a number or a piece is empty."""
+    gaps: list[Piece] = []
+    low, closed, where = MINUS_INFINITY, False, -math.inf
+    for piece in pieces:
+        start, end = _position(piece.low), _position(piece.high)
+        if math.isnan(start) or not start <= end or (len(pieces) > 1 and start < where):
             return None
-        pieces: list[Piece] = []
-        for piece in outer:
-            low, high = _position(piece.low), _position(piece.high)
-            if math.isnan(low) or math.isnan(high):
-                return None
-            if low < where < high:
-                pieces.append(Piece(piece.low, point.low, piece.low_closed, False))
-                pieces.append(Piece(point.low, piece.high, False, piece.high_closed))
-            elif low == where == high:
-                continue
-            else:
-                low_closed = piece.low_closed and low != where
-                pieces.append(Piece(piece.low, piece.high, low_closed, piece.high_closed and high != where))
-        outer = pieces
-    return outer
+        if start > where or (start == where and closed and not piece.low_closed):
+            gaps.append(Piece(low, piece.low, closed, not piece.low_closed))
+        low, closed, where = piece.high, not piece.high_closed, end
+    if where < math.inf:
+        gaps.append(Piece(low, PLUS_INFINITY, closed, False))
+    return gaps
+
+
+def _without(outer: list[Piece], removed: list[Piece]) -> list[Piece] | None:
+    """What is in `outer` and not in `removed`: the complement of everything outside either."""
+    outside = _complement(outer)
+    excluded = None if outside is None else _joined([*outside, *removed])
+    return None if excluded is None else _complement(excluded)

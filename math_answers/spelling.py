@@ -1,4 +1,4 @@
-"""Text to one spelling before it is cut into tokens: ASCII signs, digit groups joined, `3x10^8`, `p.m.`, `USD 5`."""
+"""Text to one spelling before it is cut into tokens: ASCII signs, digit groups joined, `3x10^8`, `p.m.`, `Rs. 5`."""
 
 import re
 import unicodedata
@@ -6,7 +6,7 @@ import unicodedata
 from math_answers.quantity import ascii_digits
 
 _UNICODE = {
-    **{"−": "-", "–": "-", "—": "-", "×": r"\cdot ", "·": r"\cdot ", "⋅": r"\cdot ", "∙": r"\cdot ", "÷": "/"},
+    **{"−": "-", "—": "–", "×": r"\cdot ", "·": r"\cdot ", "⋅": r"\cdot ", "∙": r"\cdot ", "÷": "/"},
     **{"⁄": "/", "≤": r"\le ", "≥": r"\ge ", "⩽": r"\le ", "⩾": r"\ge ", "≠": r"\ne ", "≈": r"\approx "},
     **{"∞": r"\infty ", "π": r"\pi ", "√": r"\sqrt ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset "},
     **{"±": r"\pm ", "∓": r"\mp ", "°": r"^\circ ", "ℝ": r"\mathbb{R}", "′": "'", "’": "'", "θ": r"\theta "},
@@ -42,7 +42,8 @@ _HALF_DAY = re.compile(
     re.IGNORECASE,
 )
 _SQUARE = re.compile(r"\b(sq|cu)\.\s*(?=[a-z])")
-_CURRENCY_FIRST = re.compile(r"^\s*(?:USD|EUR|GBP|INR|CAD|AUD|Rs)\b\.?\s*(?=[0-9])")
+_RUPEES = re.compile(r"\bRs\.?\s*(?=[0-9])")
+_US_DOLLARS = re.compile(r"\bUS\s?(?=\\?\$)")
 
 
 def spelled(text: str) -> str:
@@ -58,7 +59,7 @@ def spelled(text: str) -> str:
     text = _REPEATING.sub(_repeating, text)
     text = _TIMES.sub(r"\\cdot ", text)
     text = _BASE.sub(r"_{\1}", _EXPONENT.sub(r"\1E\2", text))
-    text = _SQUARE.sub(r"\1 ", _HALF_DAY.sub(_half_day, _CURRENCY_FIRST.sub("", text)))
+    text = _SQUARE.sub(r"\1 ", _HALF_DAY.sub(_half_day, _RUPEES.sub("₹", _US_DOLLARS.sub("", text))))
     return _GROUPS.sub(lambda m: m[1] + _GROUP_MARK.sub("", m[2]), text)
 
 

@@ -2,8 +2,11 @@
 
 import re
 from collections.abc import Callable
+from fractions import Fraction
 
+from math_answers.marks import unmarked
 from math_answers.tokens import Token
+from math_answers.units import unit_length
 
 OPEN = {"(": "(", "[": "[", "\\{": "{", "langle": "<"}
 CLOSE = {")": ")", "]": "]", "\\}": "}", "rangle": ">"}
@@ -19,27 +22,62 @@ _COMPOSED = {
 }
 _NEGATED = {"=": "ne", "approx": "ne", "equiv": "ne", "in": "notin", "<": "ge", ">": "le", "le": ">", "ge": "<"}
 """By what follows `\\not`."""
-_DELIMITERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("**", "**"), ("`", "`"))
+# A dollar sign delimits a formula as in Markdown: no space inside it, no digit after the closing one. So `$5, $6` are
+# two amounts of money, and `$5$, $6$` two formulas.
+_FORMULA = re.compile(
+    r"""(?<!\\)\$\$(?P<display>(?:\\.|[^$\\])+?)\$\$
+      | (?<![\\$])\$(?![\s$])(?P<inline>(?:\\.|[^$\\])+?)(?<!\s)\$(?![0-9$])
+      | (?<!\\)\\\((?P<parentheses>.+?)(?<!\\)\\\) | (?<!\\)\\\[(?P<brackets>.+?)(?<!\\)\\\]""",
+    re.DOTALL | re.VERBOSE,
+)
+_WHOLE_FORMULA = re.compile(r"(\${1,2})((?:\\.|[^$\\])+)\1", re.DOTALL)
+# `\text{10 cm}` is `10 cm`; `\text{(C)}` and `\text{even}` have no digit and stay
+_WHOLE_TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mbox)\s*\{([^{}]*[0-9][^{}]*)\}")
+_DASHES = re.compile("[–—]")
+_AMOUNT = r"[$€£¥]?([0-9]+(?:[.,][0-9]+)*)"
+_HYPHENED = re.compile(rf"{_AMOUNT}-{_AMOUNT}(?:\s*[%°][A-Za-z ]*|\s+(?!pi\b)[A-Za-z][A-Za-z ]+)?")
+RANGE = "–"
+"""The sign of a range, `10–20`; a minus sign is `-`."""
 _OUTWARD = re.compile(r"([\[\]])([^\[\](){}|]+[,;][^\[\](){}|]+)([\[\]])")
 
 
 def undelimited(text: str) -> str:
-    r"""Without the dollar signs, `\( \)`, `\[ \]` and `** **` around the whole, and without `\( \)` inside."""
-    body = text.strip().rstrip("\\").rstrip()
-    if not body.endswith(".."):
-        body = body.removesuffix(".").rstrip()
-    shorter = True
-    while shorter:
-        shorter = False
-        for opening, closing in _DELIMITERS:
-            if len(body) > len(opening) + len(closing) and body.startswith(opening) and body.endswith(closing):
-                body, shorter = body[len(opening) : -len(closing)].strip(), True
-    if "\\" in body:
+    r"""Without marks around the whole and without the delimiters of formulas, `$ $`, `\( \)` and `\[ \]`.
+
+    A dash between numbers is a range in text, and a minus in a formula; `–` is left for ranges, `-` for minus signs.
+    """
+    formulas = 0
+
+    def without_dashes(formula: str) -> str:
+        nonlocal formulas
+        formulas += 1
+        return _DASHES.sub("-", formula)
+
+    body, before = text, ""
+    while body != before:
+        before = body
+        body = unmarked(body).rstrip("\\").rstrip()
+        if not body.endswith(".."):
+            body = body.removesuffix(".").rstrip()
+        if formula := _WHOLE_FORMULA.fullmatch(body):
+            body = without_dashes(formula[2])
+        elif written := _WHOLE_TEXT.fullmatch(body):
+            body = written[1]
+    body = _FORMULA.sub(lambda formula: f" {without_dashes(formula[formula.lastgroup or 0])} ", body)
+    if "\\" in body:  # half of a pair
         body = re.sub(r"(?<!\\)\\[()]|(?<!\\)\\[\[\]]", " ", body)
+    if not formulas and (hyphened := _HYPHENED.fullmatch(body)) and _ascending(hyphened[1], hyphened[2]):
+        body = body.replace("-", RANGE, 1)
     outward = _OUTWARD.fullmatch(body)
     if outward and outward[1] + outward[3] != "[]":  # ]0,1[ is (0,1)
         body = ("[" if outward[1] == "[" else "(") + outward[2] + ("]" if outward[3] == "]" else ")")
     return body
+
+
+def _ascending(low: str, high: str) -> bool:
+    """True for `10` and `20`, but not for `5` and `3`: nobody writes the range 5-3, and few the difference 10-20."""
+    low, high = low.replace(",", ""), high.replace(",", "")
+    return low.count(".") < 2 and high.count(".") < 2 and Fraction(low) < Fraction(high)
 
 
 def composed(tokens: list[Token]) -> list[Token]:
@@ -49,6 +87,8 @@ def composed(tokens: list[Token]) -> list[Token]:
         if joined and joined[-1].text == "not" and joined[-1].kind == "command" and token.text in _NEGATED:
             joined[-1] = Token("sign", _NEGATED[token.text], joined[-1].spaced)
             continue
+        if token.text == "-" and joined and joined[-1].text in ("mathbbR", "R") and joined[-1].kind == "command":
+            token = Token("command", "setminus", token.spaced)
         if joined and token.kind == "sign" and not token.spaced and joined[-1].kind == "sign":
             sign = _COMPOSED.get((joined[-1].text, token.text))
             if sign:
@@ -110,6 +150,31 @@ def _group(comma: Token, digits: Token) -> bool:
 
 def _spaced_after(tokens: list[Token], index: int) -> bool:
     return index + 1 >= len(tokens) or tokens[index + 1].spaced
+
+
+def without_unit(tokens: list[Token]) -> list[Token]:
+    """Without currency, percent and unit at the end."""
+    kept = [token for token in tokens if token.kind != "currency"]
+    if kept and kept[-1].text == "%":
+        return kept[:-1]
+    return kept[: len(kept) - unit_length(kept)]
+
+
+def split_range(tokens: list[Token]) -> list[list[Token]]:
+    """Both ends of `10–20`, `10 cm to 20 cm` or `from $10 to $20`; one part if it is no range of two numbers."""
+    parts = split(tokens, _is_to)
+    if len(parts) != 2 or not all(parts):
+        return [tokens]
+    if parts[0][0].text.strip().lower() == "from":
+        parts[0] = parts[0][1:]
+    amounts = [[token.kind for token in without_unit(part)] for part in parts]
+    if all(kinds and kinds[0] == kinds[-1] == "number" and len(kinds) in (1, 3) for kinds in amounts):
+        return parts
+    return [tokens]
+
+
+def _is_to(token: Token) -> bool:
+    return token.text == RANGE or (token.text.strip() == "to" and token.kind in ("name", "text"))
 
 
 def is_prose(part: list[Token]) -> bool:

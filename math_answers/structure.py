@@ -1,4 +1,6 @@
-"""The kinds of answers: a scalar, words, a list, a tuple, a set, an interval, a relation, a ratio, or raw text."""
+"""The kinds of answers: a scalar, words, a list, a tuple, a set, an interval, a relation, a ratio, a range, a choice,
+or raw text.
+"""
 
 import re
 from dataclasses import dataclass
@@ -56,13 +58,28 @@ class Ratio:
 
 
 @dataclass(frozen=True, slots=True)
+class Range:
+    """`10–20`, `10 to 20 cm`: neither a number nor the interval from one to the other."""
+
+    ends: "tuple[Answer, Answer]"
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A letter of a multiple choice with its text, `(B) 12`."""
+
+    letter: str
+    readings: "tuple[Answer, ...]"
+
+
+@dataclass(frozen=True, slots=True)
 class Raw:
     """Text outside the grammar; equals only the same text."""
 
     text: str
 
 
-Answer = Scalar | Words | Several | Relation | Combined | Reals | Ratio | Raw
+Answer = Scalar | Words | Several | Relation | Combined | Reals | Ratio | Range | Chosen | Raw
 
 _SAME_WORDS = {"dne": "does not exist", "no solutions": "no solution", "no real solutions": "no real solution"}
 
@@ -74,9 +91,9 @@ def words_of(text: str) -> Words:
 
 
 def parts_of(answer: Answer) -> "tuple[Answer, ...]":
-    """The parts of a list, a relation, a set or a ratio."""
+    """The parts of a list, a relation, a set, a ratio or a range; the readings of a choice."""
     match answer:
-        case Several(parts) | Relation(parts) | Combined(_, parts) | Ratio(parts):
+        case Several(parts) | Relation(parts) | Combined(_, parts) | Ratio(parts) | Range(parts) | Chosen(_, parts):
             return parts
         case _:
             return ()

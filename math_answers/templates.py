@@ -5,26 +5,23 @@ Every function is linear in the length of the text.
 
 import re
 
+from math_answers.marks import block_at, line_at
+from math_answers.number_in_text import last_number
 from math_answers.parse import MAX_ANSWER_CHARS
-from math_answers.quantity import ascii_digits
 
 ANSWER_LINE_CHARS = 300
 """Characters at the end that `answer_line` and `number` look at; DAPO's scorer reads only the last 300 characters."""
 
-_ANSWER_LINE = re.compile(r"Answer\s*:\s*([^\n]+)", re.IGNORECASE)
-_NUMBER = re.compile(
-    r"(?<![A-Za-z0-9_.])(?:[-\u2212]?(?:\s?[$€£¥₹]\s?)?-?)(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+(?:,[0-9]{1,2}(?![0-9]))?)"
-    r"(?:\.[0-9]+)?(?:/[0-9]+)?(?:\s?\\?%)?"
-    r"|(?<![A-Za-z0-9_.])-?\.[0-9]+"
-)
+_ANSWER_LINE = re.compile(r"Answer[*_`]*\s*[:：]\s*(?=[^\n])", re.IGNORECASE)
 _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 
 
 def extract_answer_line(text: str) -> str | None:
-    """The last `Answer: ...` of the last 300 characters, as DAPO's scorer finds it."""
-    found = _ANSWER_LINE.findall(text[-ANSWER_LINE_CHARS:])
-    return found[-1].strip() if found else None
+    """The last `Answer: ...` of the last 300 characters, as DAPO's scorer finds it, or a formula on its own lines."""
+    tail = text[-ANSWER_LINE_CHARS:]
+    markers = list(_ANSWER_LINE.finditer(tail))
+    return line_at(tail, markers[-1].end()) if markers else None
 
 
 def extract_boxed(text: str) -> str | None:
@@ -67,9 +64,12 @@ def closing_brace(text: str, start: int) -> int | None:
 
 
 def extract_hash(text: str) -> str | None:
-    """The rest of the line after the last `#`."""
+    """The rest of the line after the last `#`, or the formula on the lines that follow."""
     _, mark, after = text.rpartition("#")
-    return after.split("\n", 1)[0].strip() if mark else None
+    if not mark:
+        return None
+    first, _, following = after.partition("\n")
+    return first.strip() or block_at(following)
 
 
 def extract_number(text: str) -> str | None:
@@ -79,13 +79,3 @@ def extract_number(text: str) -> str | None:
     '5'
     """
     return last_number(text[-ANSWER_LINE_CHARS:])
-
-
-def last_number(text: str) -> str | None:
-    numbers = _NUMBER.findall(ascii_digits(text))
-    return numbers[-1].strip() if numbers else None
-
-
-def first_number(text: str) -> str | None:
-    found = _NUMBER.search(ascii_digits(text))
-    return found.group().strip() if found else None

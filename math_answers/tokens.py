@@ -1,6 +1,7 @@
 r"""LaTeX or plain mathematics to tokens.
 
-Layout is dropped (`\left`, `\,`, `\displaystyle`, dollar signs, bold), spellings become one (`\dfrac` is `\frac`,
+Layout is dropped (`\left`, `\,`, `\displaystyle`, bold), dollar signs are a currency (`splitting.undelimited` has
+taken off those around formulas), spellings become one (`\dfrac` is `\frac`,
 `\leq` is `\le`, Unicode signs are commands), and the content of `\text{...}` is kept as one token.
 """
 
@@ -13,7 +14,7 @@ from math_answers.spelling import spelled
 MAX_TOKENS = 800
 """Most tokens of an answer."""
 
-Kind = Literal["number", "name", "command", "text", "begin", "end", "sign"]
+Kind = Literal["number", "name", "command", "text", "begin", "end", "sign", "currency"]
 
 
 class ParseError(ValueError):
@@ -24,7 +25,8 @@ class ParseError(ValueError):
 class Token:
     kind: Kind
     text: str
-    """Digits, letters, command without its backslash, content of a text command, name of an environment, or a sign."""
+    """Digits, letters, command without its backslash, content of a text command, name of an environment, a sign, or
+    the name of a currency."""
     spaced: bool = False
     """Preceded by white space."""
     upright: bool = False
@@ -51,7 +53,7 @@ _LAYOUT = words(
     left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr middle displaystyle textstyle
     scriptstyle limits nolimits quad qquad enspace thinspace space rm bf it sf mathbf mathit mathcal mathsf
     mathnormal boldsymbol bm vec overrightarrow underline mathop mathord boxed
-    fbox hfill hline newline noindent allowbreak nobreak negthinspace medspace thickspace ensuremath pounds euro
+    fbox hfill hline newline noindent allowbreak nobreak negthinspace medspace thickspace ensuremath
     """
 )
 _WITH_ARGUMENT = words(
@@ -65,7 +67,19 @@ _TEXT = words(
     """
 )
 _SPACES = frozenset(",;:! >\t\n")
-_CURRENCY = "$€£¥₹₩₽"
+CURRENCIES = {
+    **{"$": "dollar", "¢": "cent", "€": "euro", "£": "gbp", "¥": "yen or yuan", "₹": "inr", "₩": "won", "₽": "ruble"},
+    **{"₺": "lira", "₪": "shekel", "฿": "baht", "₫": "dong", "₱": "peso", "₴": "hryvnia"},
+}
+"""The sign of a currency, and the unit that it is (`units.py`)."""
+_CURRENCY_CODES = {
+    **{"USD": "dollar", "EUR": "euro", "GBP": "gbp", "INR": "inr", "JPY": "yen", "CNY": "yuan", "RMB": "yuan"},
+    **{"CAD": "cad", "AUD": "aud", "CHF": "chf"},
+}
+_CURRENCY_COMMANDS = {
+    **{"textdollar": "$", "textcent": "¢", "cent": "¢", "euro": "€", "texteuro": "€", "pounds": "£"},
+    **{"textsterling": "£", "yen": "¥", "textyen": "¥"},
+}
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+|~)
@@ -82,7 +96,7 @@ _TOKEN = re.compile(
 def tokenize(text: str) -> list[Token]:
     r"""The tokens of an answer.
 
-    >>> [token.text for token in tokenize(r"$\left(\dfrac{1}{2},\ 3\,\text{cm}\right)$")]
+    >>> [token.text for token in tokenize(r"\left(\dfrac{1}{2},\ 3\,\text{cm}\right)")]
     ['(', 'frac', '{', '1', '}', '{', '2', '}', ',', '3', 'cm', ')']
     """
     text = spelled(text)
@@ -93,7 +107,7 @@ def tokenize(text: str) -> list[Token]:
         assert found is not None  # the last alternative takes any character
         position = found.end()
         kind, body = found.lastgroup, found[found.lastgroup or 0]
-        if kind == "space" or (kind == "sign" and body in _CURRENCY) or (kind == "escaped" and body in _CURRENCY):
+        if kind == "space":
             spaced = True
             continue
         if kind == "escaped" and body in _SPACES:
@@ -104,10 +118,14 @@ def tokenize(text: str) -> list[Token]:
             if token is None:
                 spaced = True
                 continue
+        elif kind in ("escaped", "sign") and body in CURRENCIES:
+            token = Token("currency", CURRENCIES[body], spaced)
         elif kind == "escaped":
             token = _escaped(body, spaced)
         elif kind == "sign":
             token = Token("sign", body, spaced)
+        elif kind == "name" and body in _CURRENCY_CODES:
+            token = Token("currency", _CURRENCY_CODES[body], spaced)
         else:
             token = Token("number" if kind == "number" else "name", body, spaced)
         tokens.append(token)
@@ -141,13 +159,17 @@ def _command(text: str, name: str, position: int, spaced: bool) -> tuple[Token |
         return None, position + 1
     if name in _TEXT and text[position:].lstrip()[:1] == "{":
         content, position = _argument(text, position)
-        content = re.sub(r"\\[,;:! ]|~|\$", " ", content)
+        content = re.sub(r"\\[,;:! ]|~|\\(?=[$%])", " ", content)
         letters = content.strip()
+        if currency := CURRENCIES.get(letters.removeprefix("\\")) or _CURRENCY_CODES.get(letters):
+            return Token("currency", currency, spaced), position
         if re.fullmatch(r"[0-9]+(?:\.[0-9]+)?", letters):
             return Token("number", letters, spaced), position
         if re.fullmatch(r"[A-Za-z]", letters) or (name == "operatorname" and letters.isalpha()):
             return Token("name", letters, spaced, upright=len(letters) == 1), position
         return Token("text", content, spaced), position
+    if name in _CURRENCY_COMMANDS:
+        return Token("currency", CURRENCIES[_CURRENCY_COMMANDS[name]], spaced), position
     if name in _LAYOUT:
         return None, position
     if name in _WITH_ARGUMENT:

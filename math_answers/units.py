@@ -16,7 +16,8 @@ _SYNONYMS = {
     "mi": "mile miles mi",
     "g": "g gram grams gm gms",
     "kg": "kg kgs kilogram kilograms",
-    "lb": "lb lbs pound pounds",
+    "lb": "lb lbs",
+    "pound": "pound pounds",
     "s": "s sec secs second seconds",
     "min": "min mins minute minutes",
     "h": "h hr hrs hour hours",
@@ -27,6 +28,14 @@ _SYNONYMS = {
     "km/h": "kmh kph",
     "dollar": "dollar dollars usd buck bucks",
     "cent": "cent cents",
+    "euro": "euro euros eur",
+    "gbp": "gbp sterling",
+    "inr": "inr rupee rupees rs",
+    "yen": "yen jpy",
+    "yuan": "yuan rmb cny renminbi",
+    "won": "won krw",
+    "ruble": "ruble rubles rouble roubles rub",
+    "peso": "peso pesos",
     "degree": "degree degrees deg",
     "radian": "radian radians rad",
     "unit": "unit units",
@@ -37,6 +46,12 @@ _SYNONYMS = {
     "gal": "gal gallon gallons",
     "mg": "mg milligram milligrams",
 }
+_MEANINGS = {
+    "pound": frozenset(("lb", "gbp")),
+    "yen or yuan": frozenset(("yen", "yuan")),
+    "degree": frozenset(("degree", "c", "f")),
+}
+"""Units whose spelling leaves open which unit it is: a pound is money or a weight."""
 _CANONICAL = {spelling: unit for unit, spellings in _SYNONYMS.items() for spelling in spellings.split()}
 _ABBREVIATIONS = words(
     """
@@ -54,15 +69,22 @@ _NO_UNIT = words(
     or and not if when where but is are was to than less more least most about otherwise else modulo mod approximately
     squared cubed factorial over minus plus divided choose point half halves third thirds quarter quarters fourth
     fourths fifth fifths sixth eighth tenth root sum product negative positive only no none nor unless except for with
+    wrong incorrect false impossible maybe perhaps possibly never cannot
     """
 )
 """Words after a number that are not a unit: `5 or more`, `5 squared`."""
-_UNIT_TEXT = re.compile(r"[A-Za-z][A-Za-z .\-/]*|\s*")
+_UNIT_TEXT = re.compile(r"\(?[A-Za-z][A-Za-z .\-/]*\)?|\s*")
+_SHORT = words("a an at in of on per the by my his her its our them all each")
+"""Words of fewer than four letters inside a unit: `apples in the box`."""
+_IN_ALL = re.compile(r"\b(?:in (?:total|all)|altogether|overall|left|remaining|each|total)\b")
+"""Says nothing about the unit: `72 apples in total`."""
 
 
 def unit_length(tokens: list[Token]) -> int:
-    """The number of tokens at the end of `tokens` that are a unit."""
-    start = len(tokens)
+    """The number of tokens at the end of `tokens` that are a unit: `cm^2`, `apples in total`, `(apples)`."""
+    start = _phrase_start(tokens)
+    if start == len(tokens):
+        start = _bracket_start(tokens)
     while start > 1:
         token, before = tokens[start - 1], tokens[start - 2]
         if is_unit(token):
@@ -80,6 +102,48 @@ def unit_length(tokens: list[Token]) -> int:
         else:
             break
     return len(tokens) - start
+
+
+def _phrase_start(tokens: list[Token]) -> int:
+    """Where a unit of several words starts, the number of tokens without one: `72 apples in the box`."""
+    start = len(tokens)
+    while start > 1 and _is_unit_word(tokens[start - 1]):
+        start -= 1
+    while start < len(tokens) and not is_unit(tokens[start]):
+        start += 1
+    return start if len(tokens) - start > 1 else len(tokens)
+
+
+def _bracket_start(tokens: list[Token]) -> int:
+    """Where a unit in brackets starts, the number of tokens without one: `9 (apples)`, `9 (in cm^2)`."""
+    if len(tokens) < 4 or tokens[-1].text not in (")", "]"):
+        return len(tokens)
+    opening = {")": "(", "]": "["}[tokens[-1].text]
+    start = max((index for index, token in enumerate(tokens) if token.text == opening), default=0)
+    inside = tokens[start + 1 : -1]
+    if len(inside) > 2 and inside[-2].text == "^" and inside[-1].text in ("2", "3"):
+        inside = inside[:-2]
+    named = [token for token in inside if token.text != "/" and token.text.lower() not in _SHORT]
+    unit = (
+        start > 0 and named and all(_is_unit_word(token) or _is_abbreviation(token, start, tokens) for token in inside)
+    )
+    return start if unit else len(tokens)
+
+
+def _is_abbreviation(token: Token, start: int, tokens: list[Token]) -> bool:
+    """`/`, or a unit of one or two letters: `9 (m)`. Without a space `9(m)` is a product."""
+    known = token.text in _ABBREVIATIONS or (token.text in _CANONICAL and tokens[start].spaced)
+    return token.text == "/" or (token.kind == "name" and known)
+
+
+def _is_unit_word(token: Token) -> bool:
+    """A word that may stand in a unit of several words."""
+    word = token.text.lower()
+    if token.kind == "text":
+        return is_unit(token)
+    if token.kind != "name" or word in _NO_UNIT or word in PERCENT or token.text in FUNCTIONS or token.text in WORDS:
+        return False
+    return len(word) > 2 and token.text not in GREEK if word not in _SHORT else True
 
 
 _SPEED = re.compile(r"(?:m / s|km / h|km / s|m / s \^ 2|m / s \^ \{ 2 \})")
@@ -125,6 +189,7 @@ def is_unit(token: Token) -> bool:
 def unit_name(tokens: list[Token]) -> str:
     r"""One spelling of a unit: `square centimeters`, `cm^2` and `\text{cm}^2` are `cm2`."""
     text = " ".join(token.text for token in tokens if token.text not in "{}^").lower()
+    text = re.sub(r"^\W*in\s+(?=[a-z])", "", _IN_ALL.sub("", text))  # (in dollars)
     text = re.sub(r"\bper\b", "/", text)
     text = re.sub(r"\b(?:sq|square|cu|cubic)\.?\s+([a-z]+)", _squared, text)
     parts = [
@@ -137,9 +202,26 @@ def unit_name(tokens: list[Token]) -> str:
 
 
 def multiple(tokens: list[Token]) -> int:
-    """The factor of a unit such as `million` or `thousand dollars`."""
-    first = " ".join(token.text for token in tokens).lower().split()
-    return MULTIPLES.get(first[0].removesuffix("s"), 1) if first else 1
+    """The factor of a unit such as `million`, `hundred thousand` or `thousand dollars`."""
+    factor = 1
+    for word in " ".join(token.text for token in tokens).lower().split():
+        if word.removesuffix("s") not in MULTIPLES:
+            break
+        factor *= MULTIPLES[word.removesuffix("s")]
+    return factor
+
+
+def units_agree(a: str, b: str) -> bool:
+    """True unless they are two units: `USD` and a bare number agree, `USD` and `EUR`, or `cm` and `percent`, do not.
+
+    Nothing is converted: `100 cm` is not `1 m`. The exception are degrees and radians, which `compare.py` converts.
+
+    >>> units_agree("cm", ""), units_agree("pound", "gbp"), units_agree("lb", "gbp"), units_agree("cent", "dollar")
+    (True, True, False, False)
+    """
+    if not a or not b or a == b or {a, b} == {"degree", "radian"}:
+        return True
+    return bool(_MEANINGS.get(a, frozenset((a,))) & _MEANINGS.get(b, frozenset((b,))))
 
 
 def _squared(found: re.Match[str]) -> str:
