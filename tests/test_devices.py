@@ -110,7 +110,7 @@ def test_a_base_policy_and_a_loaded_one_do_not_depend_on_the_device_of_the_conte
     folders = []
     for device in ("cpu", "meta"):
         with torch.device(device):
-            folders.append(prepare_base(spec, tmp_path / device, progress=False))
+            folders.append(prepare_base(spec, tmp_path / device))
             assert load_model(folders[-1]).device.type == "cpu"
     files = [(folder / "model.safetensors").read_bytes() for folder in folders]
     assert files[0] == files[1]

@@ -38,7 +38,7 @@ def foreign_config(tree: object, place: object, given: Container[str] | None = f
         if given is not None and code and code not in given:
             raise ConfigError(
                 f"{place} names code, {key}={value}, and a config from elsewhere is data: read that code, and name it "
-                "on the command line to run it"
+                "on the command line to run it (replay also takes trust=true)"
             )
     try:
         return parse(with_defaults(taken) | {"study": None})

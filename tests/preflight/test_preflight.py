@@ -10,7 +10,8 @@ from dapo_lit.preflight.idle_settings import idle_techniques
 from dapo_lit.preflight.training import check_run
 
 ROWS = [
-    "weights", "device", "problems", "policy", "tokenizer", "prompts", "evaluation", "rewards", "switches", "engine",
+    "weights", "device", "problems", "base", "policy", "tokenizer", "prompts", "evaluation", "rewards", "switches",
+    "engine",
 ]  # fmt: skip
 
 
