@@ -1,23 +1,27 @@
-"""Cells of the equivalence matrix: one rollout step of a way to compute x an algorithm, on its own processes.
+"""Cells of the equivalence matrix: two or three rollout steps of an algorithm, computed in one way, on own processes.
 
-    python -m lit.equivalence_case OUT CELL...   writes OUT/CELL.RANK.pt: per update every parameter's gradient, the
-                                                 recorded norm and the step, under plain gradient descent
+    python -m lit.equivalence_case OUT CELL...   writes OUT/CELL.RANK.pt: the samples of every step, and of every update
+                                                 its completions, loss, gradients and the weights before it
 
-A cell is named way:algorithm. Samples come from a script, so that they do not depend on the weights' dtype or on ranks.
-The way `reference` computes in float64 in one process.
+A cell is way:variant:algorithm. Each algorithm has its settings twice: as overrides for the package, and in the words
+of tests/reference.py. Most cells sample from a script whose log-probs are off those of the policy, so that a correction
+has something to correct. The optimiser is plain gradient descent, unless the algorithm is about AdamW, which would
+divide a wrong scale out again.
 """
 
 import sys
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from lit.ranks_case import compose, fork_ranks, whole
+from reference import Samples, Settings, padded
 from scripted_engine import ScriptedEngine, ScriptedResponse
-from torch import Tensor, nn
+from torch import Tensor
 
 from dapo_lit.build.parts import Parts
 from dapo_lit.config import Config
@@ -28,63 +32,113 @@ from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.processes import joined
 from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.step.batch import RolloutStep
+from dapo_lit.step.updates import StepUpdates
 
-CLIP = 0.5
+CLIP, LR = 0.5, 0.2
+"""A clip well below the norm, and steps large enough for ratios to leave their bounds within a rollout step."""
+DECAY = 0.1
 COMMON = (
-    "+experiment=four_sums", "trainer.threads=1", "algorithm.num_prompts=6", "algorithm.minibatch_prompts=2",
-    "algorithm.samples_per_prompt=4", "budget.steps=1", "evaluation.every=0", "task.num_heldout=1",
-    "evaluation.samples=1", "logger.progress=none", "trainer.micro_batch_tokens=90", "task.max_response_tokens=10",
+    "+experiment=four_sums", "trainer.threads=1", "algorithm.num_prompts=4", "algorithm.minibatch_prompts=2",
+    "algorithm.samples_per_prompt=4", "algorithm.epochs=2", "budget.steps=2", "evaluation.every=0",
+    "task.num_heldout=1", "evaluation.samples=1", "logger.progress=none", "trainer.micro_batch_tokens=60",
+    "task.max_response_tokens=10",
     "algorithm.overlong.cache_tokens=4", f"algorithm.optimizer.grad_clip={CLIP}", "algorithm.optimizer.warmup_steps=0",
-    "algorithm.optimizer.lr=0.5", "algorithm.dynamic_sampling.max_rounds=40",
+    f"algorithm.optimizer.lr={LR}", "algorithm.dynamic_sampling.max_rounds=40", "rollout.temperature=0.8",
 )  # fmt: skip
-"""A clip well below the norm, and steps large enough for ratios to leave the clip within three updates."""
 FSDP = ("trainer.strategy=fsdp", "trainer.sharding.dtype=null")
 WAYS: dict[str, tuple[int, tuple[str, ...]]] = {
-    "reference": (1, ()),
     "single": (1, ()),
     "fsdp 1": (1, FSDP),
     "fsdp 2": (2, FSDP),
     "16-bit copies": (2, ("trainer.strategy=fsdp", "trainer.sharding.dtype=bfloat16", "trainer.fp32_head=true")),
-    "shared prefixes": (1, ("trainer.shared_prompt=prefixes",)),
     "checkpointing": (1, ("trainer.activation_checkpointing=full",)),
 }
 """Way to compute -> (processes, overrides)."""
-CRITIC = ("algorithm.critic.warmup_steps=0", "algorithm.critic.lr=0.5")
-ALGORITHMS: dict[str, tuple[str, ...]] = {
-    "dapo": (),
-    "all five": ("algorithm.techniques.overlong_filtering=true",),
-    "naive grpo": ("algorithm=naive_grpo",),
-    "reference model": ("algorithm=grpo", "algorithm.kl.beta=0.5"),
-    "dr_grpo": ("algorithm=dr_grpo",),
-    "rloo": ("algorithm=rloo",),
-    "reinforce++": ("algorithm=reinforce_plus_plus",),
-    "gspo": ("algorithm=gspo",),
-    "gmpo": ("algorithm=gmpo",),
-    "cispo": ("algorithm=cispo",),
-    "entropy bonus": ("algorithm.techniques.clip_higher=false", "algorithm.entropy.bonus=0.2"),
-    "critic": ("algorithm=ppo", *CRITIC),
-    "lora": ("policy.lora={rank: 4, alpha: 32}", "algorithm.kl={beta: 0.5, where: loss, estimator: k3}"),
+VARIANTS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "plain": ((), {}),
+    "prefixes": (("trainer.shared_prompt=prefixes",), {}),
+    "lora": (("policy.lora={rank: 4, alpha: 32}",), {"lora_scale": 8.0}),
+    "ahead": (("rollout.steps_ahead=1", "budget.steps=3"), {}),
+    "correction": (("algorithm.correction.kind=tis",), {"correction": "tis"}),
 }
+"""What is changed of every algorithm -> (overrides, the same for the reference). Steps ahead sample with the engine."""
+SOFT, OFF = Settings(cache=4), Settings(high=0.2, denominator="sample")
+CRITIC = ("algorithm=ppo", "algorithm.critic.warmup_steps=0", f"algorithm.critic.lr={LR}", "algorithm.kl.beta=0.5")
+ALGORITHMS: dict[str, tuple[tuple[str, ...], Settings]] = {
+    "dapo": ((), SOFT),
+    "all five": (("algorithm.techniques.overlong_filtering=true",), replace(SOFT, filtering=True)),
+    "naive grpo": (("algorithm=naive_grpo",), replace(OFF, hard=True)),
+    "grpo": (("algorithm=grpo", "algorithm.kl.beta=0.5"), replace(OFF, beta=0.5)),
+    "k2": (("algorithm.kl={beta: 0.5, estimator: k2}",), replace(SOFT, beta=0.5, kl="k2")),
+    "group": (("algorithm.token_level_denominator=group",), replace(SOFT, denominator="group")),
+    "dual clip": (("algorithm.clip.dual=1.1",), replace(SOFT, dual=1.1)),
+    "rollout": (("algorithm.old_logprobs=rollout",), replace(SOFT, recompute=False)),
+    "entropy bonus": (
+        ("algorithm.techniques.clip_higher=false", "algorithm.entropy.bonus=0.2"), replace(SOFT, high=0.2, bonus=0.2),
+    ),
+    "forking tokens": (("algorithm.entropy.top_frac=0.3",), replace(SOFT, top_frac=0.3)),
+    "dr_grpo": (("algorithm=dr_grpo",), replace(OFF, scale_by_std=False, denominator="constant")),
+    "rloo": (
+        ("algorithm=rloo", "algorithm.kl.beta=0.5"),
+        replace(OFF, loss="reinforce", advantage="leave_one_out", denominator="constant", beta=0.5, kl="k1",
+            kl_where="reward"),
+    ),
+    "reinforce++": (
+        ("algorithm=reinforce_plus_plus", "algorithm.kl.beta=0.5", "algorithm.techniques.overlong_filtering=true"),
+        replace(OFF, denominator="minibatch", advantage="returns", whiten=True, beta=0.5, kl="k1", kl_where="reward",
+            filtering=True),
+    ),
+    "gspo": (
+        ("algorithm=gspo", "algorithm.clip={low: 0.1, high: 0.15}"), replace(OFF, loss="gspo", low=0.1, high=0.15),
+    ),
+    "gmpo": (
+        ("algorithm=gmpo", "algorithm.clip={low: 0.1, high: 0.1}"), replace(OFF, loss="gmpo", low=0.1, high=0.1),
+    ),
+    "cispo": (
+        ("algorithm=cispo", "algorithm.clip={low: 0.1, high: 0.2}"),
+        replace(OFF, loss="cispo", low=0.1, denominator="minibatch"),
+    ),
+    "clip-cov": (
+        ("algorithm=clip_cov", "algorithm.loss_options={frac: 1.0, cov_low: 0.1, cov_high: 0.8}"),
+        replace(SOFT, loss="clip_cov", high=0.2, cov={"low": 0.1, "high": 0.8}),
+    ),
+    "kl-cov": (
+        ("algorithm=kl_cov", "algorithm.loss_options={frac: 0.2, coefficient: 1.5}"),
+        replace(SOFT, loss="kl_cov", high=0.2, cov={"frac": 0.2, "coefficient": 1.5}),
+    ),
+    "critic": (
+        (*CRITIC, "algorithm.advantage.gamma=0.9", "algorithm.advantage.lam=0.8"),
+        replace(OFF, denominator="minibatch", advantage="gae", whiten=True, gamma=0.9, lam=0.8, beta=0.5, kl="k1",
+            kl_where="reward", critic_clip=0.2),
+    ),
+    "icepop": (
+        ("algorithm.correction={kind: icepop, band: [0.7, 1.5]}",), replace(SOFT, correction="icepop", band=(0.7, 1.5)),
+    ),
+    "sequence mask": (("algorithm.correction.kind=sequence_mask",), replace(SOFT, correction="sequence_mask")),
+    "adamw": (
+        ("algorithm.optimizer={eps: 1e-3, weight_decay: 0.1, betas: [0.8, 0.9], lr: 0.002, schedule: linear}",), SOFT,
+    ),
+}  # fmt: skip
+"""Algorithm -> (overrides, the same for the reference)."""
 
 
-class WideNorm(nn.Module):
-    """RMSNorm in the dtype of its input; transformers' computes in float32 whatever the input."""
-
-    def __init__(self, norm: Any) -> None:
-        super().__init__()
-        self.weight, self.variance_epsilon = norm.weight, norm.variance_epsilon
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+def settings_of(cell: str) -> Settings:
+    """What the reference computes for a cell."""
+    _, variant, algorithm = cell.split(":")
+    found = replace(ALGORITHMS[algorithm][1], temperature=0.8, **VARIANTS[variant][1])
+    # adapters have their base as reference: every algorithm without a divergence gets one
+    return replace(found, beta=0.5) if variant == "lora" and not found.beta else found
 
 
-def widen(model: nn.Module) -> None:
-    """Makes a model compute in float64, norms included."""
-    model.double()
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child).__name__.endswith("RMSNorm"):
-                setattr(parent, name, WideNorm(child))
+def overrides(cell: str) -> list[str]:
+    """What the package computes for a cell."""
+    way, variant, algorithm = cell.split(":")
+    size, given = WAYS[way]
+    own, changed = ALGORITHMS[algorithm][0], VARIANTS[variant][0]
+    if variant == "lora" and not ALGORITHMS[algorithm][1].beta:
+        changed = (*changed, "algorithm.kl.beta=0.5")
+    groups = [o for o in own if o.startswith("algorithm=")]
+    return [*groups, *COMMON, *given, *(o for o in own if o not in groups), *changed, f"trainer.devices={size}"]
 
 
 class Watch:
@@ -100,34 +154,47 @@ class Watch:
 
 
 class Probe(DAPOModule):
-    """Plain gradient descent that keeps every gradient and step."""
+    """Keeps the samples of every step, and every update's completions, loss, gradients and weights before it."""
 
-    def __init__(self, config: Config, wide: bool, *given: Any) -> None:
+    def __init__(self, config: Config, plain: bool, *given: Any) -> None:
         super().__init__(config, *given)
-        self.wide, self.updates = wide, []
+        self.plain, self.steps, self.chosen = plain, list[dict[str, Any]](), list[int]()
         self.observer = Watch(self.note)
+        self.start: dict[str, Tensor] | None = None
 
     def configure_model(self) -> None:
-        built = self.policy is not None
         super().configure_model()
-        if self.wide and not built:
-            for model in (self.policy, self.critic, self.reference and self.reference.model):
-                if isinstance(model, nn.Module):
-                    widen(model)
+        if self.start is None:
+            self.start = {name: whole(tensor) for name, tensor in self.named_parameters()}
 
     def make_updates(self, batch: RolloutStep) -> None:
-        if self.wide:
-            assert batch.tokens is not None
-            batch.tokens.rollout_logprobs = batch.tokens.rollout_logprobs.double()  # the buffers of scores follow it
+        groups = batch.collected.accepted
+        self.steps.append({"version": batch.policy_version, "samples": samples_of(groups), "updates": []})
         super().make_updates(batch)
+        self.steps[-1] |= {"metrics": self.step_metrics, "sampled": batch.metrics, "after": self.weights()}
+
+    def step_updates(self, *given: Any) -> StepUpdates:
+        updates = super().step_updates(*given)
+        accumulate = updates.accumulate_gradient
+
+        def noted(minibatch: Sequence[int], epoch: int) -> Tensor:
+            self.chosen = list(minibatch)
+            return accumulate(minibatch, epoch)
+
+        updates.accumulate_gradient = noted  # type: ignore[method-assign]
+        return updates
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        groups = [{k: g[k] for k in ("params", "lr_factor")} for g in super().configure_optimizers().param_groups]
+        made = super().configure_optimizers()
+        if not self.plain:
+            return made
+        groups = [{k: g[k] for k in ("params", "lr_factor")} for g in made.param_groups]
         return torch.optim.SGD(groups, lr=self.config.algorithm.optimizer.lr, foreach=False)
 
     def note(self, loss: float) -> None:
-        found = {n: whole(p.grad).double() for n, p in self.trained().items() if p.grad is not None}
-        self.updates.append({"loss": loss, "gradients": found, "before": self.weights()})
+        gradients = {n: whole(p.grad) for n, p in self.trained().items() if p.grad is not None}
+        found = {"chosen": self.chosen, "loss": loss, "gradients": gradients, "before": self.weights()}
+        self.steps[-1]["updates"].append(found)
 
     def trained(self) -> dict[str, Tensor]:
         """Every trained parameter as the optimizer holds it, by name."""
@@ -139,7 +206,21 @@ class Probe(DAPOModule):
         return dict(zip(order if None in known else known, held, strict=True))  # type: ignore[arg-type]
 
     def weights(self) -> dict[str, Tensor]:
-        return {name: whole(tensor).double() for name, tensor in self.trained().items()}
+        return {name: whole(tensor) for name, tensor in self.trained().items()}
+
+
+def samples_of(groups: Sequence[Any]) -> Samples:
+    """A batch in the words of the reference. A token's version is that of the weights that sampled it."""
+    each = [(place, group, c) for place, group in enumerate(groups) for c in group.completions]
+    return Samples(
+        prompts=[list(group.prompt_ids) for _, group, _ in each],
+        responses=[c.sample.response_ids.tolist() for _, _, c in each],
+        engine_logprobs=padded([c.sample.rollout_logprobs.tolist() for _, _, c in each]),
+        versions=padded([[v for v, count in c.sample.versions for _ in range(count)] for _, _, c in each]),
+        groups=torch.tensor([place for place, _, _ in each]),
+        correct=torch.tensor([c.correct for _, _, c in each]),
+        truncated=torch.tensor([c.truncated for _, _, c in each]),
+    )
 
 
 def script(parts: Parts) -> Any:
@@ -154,29 +235,32 @@ def script(parts: Parts) -> Any:
         else:
             text, ends = " +-*"[draw // 5 % 4] * (draw // 20 % 6) + (answers[key.problem_id] if draw % 2 else "7"), True
         ids = tokenizer(text, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id] * ends
-        return ScriptedResponse(tuple(ids), tuple(-2.0 - (draw >> i) % 7 / 10 for i in range(len(ids))), finished=ends)
+        return ScriptedResponse(tuple(ids), tuple(-2.2 - (draw >> i) % 16 / 8 for i in range(len(ids))), finished=ends)
 
     return response
 
 
+def shape_of(model: Any) -> dict[str, float]:
+    """A Qwen2's sizes in the words of the reference."""
+    rope = getattr(model, "rope_parameters", None) or {"rope_theta": model.rope_theta}
+    return {
+        "heads": model.num_attention_heads, "key_heads": model.num_key_value_heads, "layers": model.num_hidden_layers,
+        "eps": model.rms_norm_eps, "pad": model.pad_token_id, "theta": rope["rope_theta"],
+    }  # fmt: skip
+
+
 def run(out: Path, cell: str, config: Config) -> None:
+    _, variant, algorithm = cell.split(":")
     with joined(config.trainer) as ranks:
         parts = Parts(config)
-        parts._build_engine = lambda: ScriptedEngine(script(parts))  # type: ignore[method-assign]
-        module = Probe(config, cell.startswith("reference"), lambda: parts.policy, ranks, parts.fill)
+        if variant != "ahead":
+            parts._build_engine = lambda: ScriptedEngine(script(parts))  # type: ignore[method-assign]
+        module = Probe(config, algorithm != "adamw", lambda: parts.policy, ranks, parts.fill)
         module.logs = False
         trainer = build_trainer(config, [])
         trainer.fit(module, datamodule=RolloutDataModule(config, parts, StopSignal(), ranks))
-        found = {"updates": module.updates, "metrics": module.step_metrics, "after": module.weights()}
+        found = {"steps": module.steps, "start": module.start, "shape": shape_of(parts.policy.config)}
         torch.save(found, out / f"{cell}.{ranks.rank}.pt")
-
-
-def overrides(cell: str) -> list[str]:
-    way, algorithm = cell.split(":")
-    size, given = WAYS[way]
-    own = ALGORITHMS[algorithm]
-    groups = [o for o in own if o.startswith(("algorithm=", "+"))]
-    return [*groups, *COMMON, *given, *(o for o in own if o not in groups), f"trainer.devices={size}"]
 
 
 if __name__ == "__main__":

@@ -1,37 +1,53 @@
-"""The equivalence matrix: {one process, FSDP on one and two, 16-bit copies, checkpointing,
-shared prefixes} x {the algorithms, with critic, reference and LoRA} against float64, on the same rollout step.
+"""The equivalence matrix: {one process, FSDP on one and two, 16-bit copies, checkpointing} x {as it is, prefixes
+shared, LoRA, a step ahead, corrected} x the algorithms, against the float64 of tests/reference.py.
 
-Every parameter's gradient, the recorded norm and the clipped step of every update, under plain gradient descent: AdamW
-would divide a wrong scale out again. `make test` runs the diagonal, DAPO_LIT_MATRIX=1 (`make sweeps`) every cell.
-DAPO in one process, with every switch toggled: tests/test_one_file.py.
+The reference starts each update from the weights that the package had, and gives its loss and every parameter's
+gradient, over two or three rollout steps of two epochs. The step that follows is the reference's optimiser's. `make
+test` runs the diagonal, DAPO_LIT_MATRIX=1 (`make sweeps`) every cell. DAPO from problems to metrics, with every switch
+toggled: tests/test_one_file.py.
 """
 
+import ast
 import os
+import sys
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+import reference
 import torch
 from command_line import run_cli
-from equivalence_case import ALGORITHMS, CLIP, WAYS
+from equivalence_case import ALGORITHMS, CLIP, DECAY, LR, VARIANTS, WAYS, settings_of
+from reference import AdamW, Reference, Samples, clip_scale
 
 WHOLE = bool(os.environ.get("DAPO_LIT_MATRIX"))
-DIAGONAL = ["shared prefixes:dapo", "16-bit copies:dapo", "fsdp 2:critic", "fsdp 2:lora", "checkpointing:gspo"]
-"""LoRA's has a reference in its loss."""
-CHANCE = {"16-bit copies:gspo"}
-"""GSPO's bounds of 3e-4 are finer than 16-bit log-probs, so which completions are clipped is chance; with bounds of 0.5
-and 0.9 the gradients agree within 4 %."""
-MATRIX = [f"{way}:{algorithm}" for way in WAYS if way != "reference" for algorithm in ALGORITHMS]
-CELLS = [cell for cell in MATRIX if cell not in CHANCE] if WHOLE else DIAGONAL
+DIAGONAL = [
+    "single:prefixes:all five", "16-bit copies:plain:dapo", "fsdp 2:correction:critic", "fsdp 2:lora:grpo",
+    "checkpointing:plain:gspo", "fsdp 2:ahead:dapo", "single:ahead:icepop", "single:plain:reinforce++",
+    "single:plain:adamw",
+]  # fmt: skip
+CORRECTED = {"rollout", "icepop", "sequence mask"}
+"""Algorithms with a correction of their own, or none that is possible."""
+MATRIX = [
+    f"{way}:{variant}:{algorithm}"
+    for way in WAYS
+    for variant in (VARIANTS if way in ("single", "fsdp 2") else ("plain",))
+    for algorithm in ALGORITHMS
+    if variant != "correction" or algorithm not in CORRECTED
+]
+CELLS = MATRIX if WHOLE else DIAGONAL
 TOLERANCE = dict.fromkeys(WAYS, 2e-5) | {"16-bit copies": 0.1}
-"""Of a gradient's difference, relative to its norm. 16 bits: of the first update, before weights differ."""
+"""Of a gradient's difference, relative to its norm. 16 bits: of the first update, before ratios leave 1."""
 
 
 @pytest.fixture(scope="module")
-def cells(made_once) -> Path:
-    """The folder with every cell's records."""
+def cells(made_once, request) -> Path:
+    """The folder with the records of every cell that a selected test asks for."""
+    selected = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    names = list(dict.fromkeys(params["cell"] for params in selected if "cell" in params))
 
     def make(out: Path) -> None:
-        names = [*CELLS, *{f"reference:{cell.split(':')[1]}": None for cell in CELLS}]
         done = run_cli(str(out), *names, cwd=Path(__file__).parents[1], module="lit.equivalence_case", timeout=3000)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
@@ -42,48 +58,122 @@ def load(cells: Path, cell: str) -> list[dict]:
     return [torch.load(file, weights_only=False) for file in sorted(cells.glob(f"{cell}.*.pt"))]
 
 
-def total_norm(gradients: dict[str, torch.Tensor]) -> float:
-    return float(torch.stack([g.norm() for g in gradients.values()]).norm())
+def doubled(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.double() for name, tensor in tensors.items()}
+
+
+@cache
+def expected(cells: Path, cell: str) -> list[dict[str, Any]]:
+    """Of each rollout step the reference's losses, gradients and statistics, from the weights that rank 0 had."""
+    found, steps = load(cells, cell)[0], []
+    mine = Reference(settings_of(cell), found["shape"], doubled(found["start"]))
+    for step in found["steps"]:
+        samples, updates = step["samples"], step["updates"]
+        known = mine.known(samples, doubled(updates[0]["before"]), step["version"])
+        record: dict[str, Any] = {"losses": [], "gradients": [], "sums": [], "tokens": []}
+        for update in updates:
+            leaves = {name: tensor.requires_grad_() for name, tensor in doubled(update["before"]).items()}
+            policy, critic, sums = mine.losses(samples, known, torch.tensor(update["chosen"]), leaves)
+            gradients = torch.autograd.grad(policy + critic, list(leaves.values()), allow_unused=True)
+            record["losses"].append(float(policy.detach()))
+            record["gradients"].append({n: g for n, g in zip(leaves, gradients, strict=True) if g is not None})
+            record["sums"].append(sums)
+            record["tokens"].append(int(known.there[update["chosen"]].sum()))
+        steps.append(record)
+    return steps
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_gradients_norms_and_clipped_steps_are_those_of_float64(cells, cell):
-    way, algorithm = cell.split(":")
-    tolerance = TOLERANCE[way]
-    (reference,) = load(cells, f"reference:{algorithm}")
-    ranks = load(cells, cell)
+def test_losses_and_gradients_are_those_of_the_papers(cells, cell):
+    way = cell.split(":")[0]
+    tolerance, ranks = TOLERANCE[way], load(cells, cell)
     assert len(ranks) == WAYS[way][0]
     for rank in ranks:
-        updates = rank["updates"][:1] if way == "16-bit copies" else rank["updates"]
-        assert len(rank["updates"]) == len(reference["updates"]) == 3
-        for update, expected in zip(updates, reference["updates"], strict=False):
-            assert update["gradients"].keys() == expected["gradients"].keys()
-            assert update["loss"] == pytest.approx(expected["loss"], rel=tolerance, abs=tolerance)
-            scale = total_norm(expected["gradients"])
-            for name, gradient in expected["gradients"].items():
-                error = float((update["gradients"][name] - gradient).norm())
-                assert error <= tolerance * max(float(gradient.norm()), 1e-2 * scale), name
+        for step, record in zip(rank["steps"], expected(cells, cell), strict=True):
+            assert sorted(b for update in step["updates"] for b in update["chosen"]) == sorted(
+                [*range(len(step["samples"].responses))] * 2  # each completion once an epoch
+            )
+            for index, update in enumerate(step["updates"][:1] if way == "16-bit copies" else step["updates"]):
+                assert update["loss"] == pytest.approx(record["losses"][index], rel=tolerance, abs=tolerance)
+                gradients = record["gradients"][index]
+                assert update["gradients"].keys() == gradients.keys()
+                scale, _ = clip_scale(gradients, 1.0)
+                for name, gradient in gradients.items():
+                    error = float((update["gradients"][name].double() - gradient).norm())
+                    assert error <= tolerance * max(float(gradient.norm()), 1e-2 * scale), (index, name)
+
+
+EXACT = [cell for cell in CELLS if not cell.startswith("16-bit copies")]
+
+
+@pytest.mark.parametrize("cell", EXACT)
+def test_what_is_counted_of_the_first_epoch_is_what_the_reference_counts(cells, cell):
+    for step, record in zip(load(cells, cell)[0]["steps"], expected(cells, cell), strict=True):
+        first, tokens = len(step["updates"]) // 2, sum(record["tokens"]) / 2
+        for key in record["sums"][0]:
+            found = sum(sums[key] for sums in record["sums"][:first]) / tokens
+            assert step["metrics"][key] == pytest.approx(found, rel=1e-4, abs=1e-6), key
 
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_the_recorded_norm_is_of_all_gradients_and_every_parameter_is_clipped_by_it(cells, cell):
     for rank in load(cells, cell):
-        norms = []
-        updates = rank["updates"]
-        after = [*(update["before"] for update in updates[1:]), rank["after"]]
-        for update, then in zip(updates, after, strict=True):
-            for part in ("policy.", "critic."):
-                gradients = {n: g for n, g in update["gradients"].items() if n.startswith(part)}
-                if not gradients:
-                    continue
-                norm = total_norm(gradients)
-                norms += [norm] if part == "policy." else []
-                assert part == "critic." or norm > 2 * CLIP  # or the clip would not act
-                for name, gradient in gradients.items():
-                    step = -0.5 * gradient * min(1.0, CLIP / (norm + 1e-6))
-                    rounding = 2e-7 * float(then[name].norm())  # of weights in float32
-                    assert (
-                        float((then[name] - update["before"][name] - step).norm())
-                        <= 1e-4 * float(step.norm()) + rounding
-                    )
-        assert rank["metrics"]["optim/grad_norm"] == pytest.approx(sum(norms) / len(norms), rel=1e-5)
+        adamw = AdamW((0.8, 0.9), 1e-3, DECAY) if cell.endswith("adamw") else None
+        for number, step in enumerate(rank["steps"]):
+            updates, norms = step["updates"], []
+            for update, then in zip(updates, [*(u["before"] for u in updates[1:]), step["after"]], strict=True):
+                for part in ("policy.", "critic."):
+                    before = {n: w for n, w in doubled(update["before"]).items() if n.startswith(part)}
+                    gradients = {n: g for n, g in doubled(update["gradients"]).items() if n.startswith(part)}
+                    if not gradients:
+                        continue
+                    norm, scale = clip_scale(gradients, CLIP)
+                    norms += [norm] if part == "policy." else []
+                    clipped = {name: scale * gradient for name, gradient in gradients.items()}
+                    if adamw:  # the rate falls to 0 after the last of two steps
+                        after = adamw.step(before, clipped, lr=0.002 * (1 - number / 2))
+                    else:
+                        after = {name: before[name] - LR * gradient for name, gradient in clipped.items()}
+                    for name, weight in after.items():
+                        moved, rounding = float((weight - before[name]).norm()), 2e-7 * float(weight.norm())
+                        assert float((then[name].double() - weight).norm()) <= 1e-4 * moved + rounding, name
+            assert step["metrics"]["optim/grad_norm"] == pytest.approx(sum(norms) / len(norms), rel=1e-5)
+            own = [{n: g for n, g in doubled(u["gradients"]).items() if n.startswith("policy.")} for u in updates]
+            flat = torch.stack([torch.cat([g.flatten() for g in gradients.values()]) for gradients in own])
+            noise = flat.var(0).sum() / flat.mean(0).square().sum()
+            assert step["metrics"]["optim/grad_noise"] == pytest.approx(float(noise), rel=1e-4)
+
+
+@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.split(":")[1] == "ahead"])
+def test_each_token_comes_from_the_weights_of_the_version_it_claims(cells, cell):
+    found = load(cells, cell)[0]
+    mine = Reference(settings_of(cell), found["shape"], doubled(found["start"]))
+    weights = {step["version"]: doubled(step["updates"][0]["before"]) for step in found["steps"]}
+    for number, step in enumerate(found["steps"]):
+        samples: Samples = step["samples"]
+        there = reference.padded([[1.0] * len(r) for r in samples.responses]).bool()
+        (version,) = samples.versions[there].unique().tolist()
+        assert step["version"] - version == min(number, 1) == step["sampled"]["sampling/staleness_max"]
+        with torch.no_grad():
+            logprobs, _ = mine.logprobs(weights[version], samples)
+        torch.testing.assert_close(logprobs[there], samples.engine_logprobs[there], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("cell", DIAGONAL)
+def test_a_cell_reaches_what_it_is_there_for(cells, cell):
+    """Bounds cut tokens, gradients are clipped, answers are right, wrong and truncated."""
+    steps = load(cells, cell)[0]["steps"]
+    for step in steps:
+        assert step["metrics"]["optim/grad_norm"] > 2 * CLIP
+        assert 0 < step["samples"].correct.float().mean() < 1
+    assert any(step["samples"].truncated.any() for step in steps)
+    for side in ("low", "high"):
+        assert cell.endswith("adamw") or any(step["metrics"][f"clip/{side}_frac"] > 0 for step in steps)
+
+
+def test_the_reference_imports_torch_and_nothing_of_the_package():
+    tree = ast.parse(Path(reference.__file__).read_text())
+    imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    names = {a.name for node in imports for a in node.names if isinstance(node, ast.Import)}
+    names |= {node.module or "" for node in imports if isinstance(node, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in names} - sys.stdlib_module_names == {"torch"}
