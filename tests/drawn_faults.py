@@ -1,0 +1,118 @@
+"""Faults that nobody chose: drawn from the syntax of a room's files by a seed, for `tests/mutations.py --draw`.
+
+Kinds: an operator (+ for -, < for <=, and for or, min for max, a dropped not or minus), a bound (an integer one
+larger), a dropped argument (f(a, b=c) without b). Each room has the same number of faults. Annotations, messages of
+errors, assertions, printing and `strict=True` are left alone. A drawn fault may change nothing that anybody could see:
+what survives is read, and goes into FAULTS of mutations.py with a test that finds it, or is named there with a reason.
+"""
+
+import ast
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOMS = ("objective", "step", "rollout", "cli/fork.py", "study/compare", "study/read", "study/report")
+"""Below dapo_lit."""
+TESTS = {
+    "objective": ("tests/objective", "tests/switches"),
+    "step": (
+        "tests/step",
+        "tests/lit/test_module.py",
+        "tests/lit/test_measured.py",
+        "tests/lit/test_corrected_steps.py",
+    ),
+    "rollout": ("tests/rollout", "tests/lit/test_steps_ahead.py"),
+    "cli": ("tests/cli", "tests/test_fork.py"),
+    "study": ("tests/study",),
+}
+"""Room -> what should see a fault of it. What survives these is tried on the equivalence matrix and by hand."""
+OTHER: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Div,
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.And: ast.Or, ast.Or: ast.And, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
+    ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
+}  # fmt: skip
+SWAPPED = {"min": "max", "max": "min", "amax": "amin", "amin": "amax", "any": "all", "all": "any", "maximum": "minimum"}
+LEFT_ALONE = {"print", "ConfigError", "StudyError", "UserError", "ValueError", "RuntimeError", "field", "dataclass"}
+
+
+def candidates(tree: ast.Module) -> Iterator[tuple[str, ast.expr, ast.expr]]:
+    """(kind, expression, what takes its place) of every fault that a file can have."""
+    for node in _code(tree):
+        match node:
+            case ast.BinOp(left, op, right) if type(op) in OTHER and not _is_text(left) and not _is_text(right):
+                yield "operator", node, ast.BinOp(left, OTHER[type(op)](), right)  # type: ignore[arg-type]
+            case ast.Compare(left, [op], rights) if type(op) in OTHER:
+                yield "operator", node, ast.Compare(left, [OTHER[type(op)]()], rights)  # type: ignore[list-item]
+            case ast.BoolOp(op, values):
+                yield "operator", node, ast.BoolOp(OTHER[type(op)](), values)  # type: ignore[arg-type]
+            case ast.UnaryOp(ast.Not() | ast.USub(), operand):
+                yield "operator", node, operand
+            case ast.Call(ast.Name(name) | ast.Attribute(_, name), args, keywords):
+                if name in SWAPPED:
+                    function = node.func
+                    other = (
+                        ast.Name(SWAPPED[name])
+                        if isinstance(function, ast.Name)
+                        else ast.Attribute(function.value, SWAPPED[name])
+                    )
+                    yield "operator", node, ast.Call(other, args, keywords)
+                for dropped in keywords:
+                    if dropped.arg and dropped.arg != "strict":
+                        rest = [keyword for keyword in keywords if keyword is not dropped]
+                        yield "dropped argument", node, ast.Call(node.func, args, rest)
+            case ast.Constant(value) if type(value) is int:
+                yield "bound", node, ast.Constant(value + 1)
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def _code(node: ast.AST) -> Iterator[ast.AST]:
+    """The expressions that decide numbers: without annotations, errors, assertions and printing."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.Raise, ast.Assert, ast.JoinedStr)):
+            continue
+        if isinstance(child, ast.Call) and isinstance(child.func, ast.Name) and child.func.id in LEFT_ALONE:
+            continue
+        if isinstance(child, ast.AnnAssign):
+            child = child.value if child.value is not None else ast.Pass()
+        if isinstance(child, ast.arg):
+            continue
+        if isinstance(child, ast.FunctionDef):
+            child.returns = None
+            child.decorator_list = []
+        yield child
+        yield from _code(child)
+
+
+def drawn(package: Path, count: int, seed: int) -> Iterator[tuple[str, str, str, str, tuple[str, ...]]]:
+    """(name, file, old, new, tests) of `count` faults; the text `old` is in its file once."""
+    order = random.Random(seed)
+    for room, tests in TESTS.items():
+        files = [file for part in ROOMS if part.startswith(room) for file in _files(package / part)]
+        found = [(file, *each) for file in files for each in candidates(ast.parse(file.read_text()))]
+        for file, kind, old, new in order.sample(found, len(found))[: count // len(TESTS)]:
+            before, after = _lines(file.read_text(), old, new)
+            name = str(file.relative_to(package))
+            yield f"{kind} {name}:{old.lineno}: {ast.unparse(old)} -> {ast.unparse(new)}", name, before, after, tests
+
+
+def _files(room: Path) -> list[Path]:
+    return [room] if room.is_file() else sorted(file for file in room.rglob("*.py") if file.name != "__init__.py")
+
+
+def _lines(text: str, old: ast.expr, new: ast.expr) -> tuple[str, str]:
+    """The lines of an expression, with so many before them that they are unique; and the same with the fault."""
+    assert old.end_lineno is not None
+    assert old.end_col_offset is not None
+    lines = [line.encode() for line in text.splitlines(keepends=True)]  # offsets of `ast` count bytes
+    whole = b"".join(lines[old.lineno - 1 : old.end_lineno])
+    end = len(whole) - len(lines[old.end_lineno - 1]) + old.end_col_offset
+    other = whole[: old.col_offset] + b"(" + ast.unparse(new).encode() + b")" + whole[end:]
+    start = old.lineno - 1
+    while start > 0 and text.count(b"".join([*lines[start : old.lineno - 1], whole]).decode()) > 1:
+        start -= 1
+    context = b"".join(lines[start : old.lineno - 1])
+    return (context + whole).decode(), (context + other).decode()
