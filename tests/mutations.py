@@ -1,7 +1,8 @@
 """Seeds one fault at a time into a copy of the code; the tests named with it must fail. Run by `make test-mutations`.
 
-    python tests/mutations.py            # all faults, after the tests on an unchanged copy: minutes on one core
-    python tests/mutations.py clip eos   # those with a word in their name
+    python tests/mutations.py                # all faults, after the tests on an unchanged copy: minutes on one core
+    python tests/mutations.py clip eos       # those with a word in their name
+    python tests/mutations.py --draw 30 7    # thirty that a generator draws from the code with seed 7 (drawn_faults.py)
 
 Exit code 1: a fault survived, its text is not in its file exactly once, or the tests cannot run.
 """
@@ -17,6 +18,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from drawn_faults import drawn
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("dapo_lit", "math_answers", "conf", "tests", "docs", "benchmarks", "pyproject.toml")
@@ -45,6 +47,11 @@ def against_one_file(toggled: str | None = None, of: str = "four_sums") -> tuple
 
 def wired(key: str) -> tuple[str, ...]:
     return (f"tests/test_wiring.py::test_another_value_of_a_key_moves_what_it_is_meant_to_change[{key}]",)
+
+
+def in_the_matrix(cell: str) -> tuple[str, ...]:
+    """The reference of tests/reference.py, on one cell of the equivalence matrix."""
+    return (f"tests/lit/test_equivalence_matrix.py::test_losses_and_gradients_are_those_of_the_papers[{cell}]",)
 
 
 SKIPPED = ("tests/step/test_optimizer.py", "-k", "skipped")
@@ -181,6 +188,63 @@ FAULTS = (
     Fault("a resumed run forgets the keep rate", "rollout/collect.py",
         'self.keep_rate = KeepRate(*state["keep_rate"])', "self.keep_rate = KeepRate()",
         ("tests/rollout/test_collect.py", "-k", "continues_from_its_state")),
+    Fault("adapters stay on in the reference", "policy/reference.py",
+        "            with without_adapters(self.model):\n                yield self.model\n",
+        "            yield self.model\n", in_the_matrix("fsdp 2:lora:grpo")),
+    Fault("several ranks and epochs: the first update fills in pi_old", "step/scoring.py",
+        "needed_elsewhere = algorithm.epochs > 1 and num_ranks > 1", "needed_elsewhere = False",
+        in_the_matrix("fsdp 2:lora:grpo")),
+    Fault("KL in the reward from the engine's log-probs", "switches/algorithm.py",
+        "kl_penalty(tokens.old_logprobs, tokens.ref_logprobs, kl.estimator)",
+        "kl_penalty(tokens.rollout_logprobs, tokens.ref_logprobs, kl.estimator)",
+        in_the_matrix("single:plain:reinforce++")),
+    Fault("a fork's sign is not turned for a switch that the run has off", "cli/fork.py",
+        "(own, arm) if technique in own.on else (arm, own)", "(own, arm) if technique else (arm, own)",
+        ("tests/cli/test_fork_plan.py", "-k", "whichever")),
+    Fault("an arm of a fork may change the group size", "cli/fork.py", '"algorithm.samples_per_prompt", ', "",
+        ("tests/cli/test_fork_plan.py", "-k", "no_arm")),
+    Fault("a fork inherits budget.tokens_generated", "cli/fork.py",
+        '    found["budget"]["tokens_generated"] = None\n', "",
+        ("tests/cli/test_fork_plan.py", "-k", "differs_from_its_run")),
+    Fault("forks of two states name one base", "runs/resume.py", '{"base_weights": digest,',
+        '{"base_weights": str(run),', ("tests/cli/test_fork_plan.py", "-k", "base_of_its_own")),
+    Fault("max_staleness ignored", "switches/algorithm.py", "        max_staleness=sampling.max_staleness,\n", "",
+        ("tests/switches/test_switches.py", "-k", "rules_of_a_step")),
+    Fault("a step ahead is planned for the present version", "lit/datamodule.py",
+        "ahead.start(step + steps, version + steps, weights)", "ahead.start(step + steps, version, weights)",
+        ("tests/lit/test_steps_ahead.py", "-k", "weights_that_old")),
+    Fault("staleness is not measured anew after an empty step", "lit/datamodule.py",
+        "            collected.metrics |= staleness(collected.accepted, version)\n", "",
+        ("tests/lit/test_steps_ahead.py", "-k", "fresher_than_planned")),
+    Fault("replayed groups ignore the steps ahead", "rollout/collect.py", "step - g.step + ahead <", "step - g.step <",
+        ("tests/rollout/test_collect.py", "-k", "no_replayed_group")),
+    Fault("carried groups use up max_rounds", "rollout/dynamic_sampling.py", "self._submitted += not carried",
+        "self._submitted += 1", ("tests/rollout/test_carry_over.py", "-k", "do_not_use_up")),
+    Fault("top_up takes groups with fewer than two verdicts", "rollout/collect.py",
+        "if g.comparable and not g.passes(rules)]", "if not g.passes(rules)]",
+        ("tests/rollout/test_missing_verdicts.py", "-k", "top_up")),
+    Fault("a fork or a replay keeps the run's shaped rewards", "lit/datamodule.py",
+        "self.collector.setup.shape([*group.completions, *group.missing])", "pass",
+        ("tests/lit/test_state.py",)),
+    Fault("a resumed run forgets its empty steps", "lit/callbacks.py",
+        'self.empty_steps_in_a_row, self.empty_steps = state["empty_steps_in_a_row"], state["empty_steps"]',
+        "self.empty_steps_in_a_row, self.empty_steps = 0, 0", ("tests/lit/test_state.py",)),
+    Fault("a resumed run forgets its bad updates in a row", "lit/module.py",
+        'self.bad_updates_in_a_row = state["bad_updates_in_a_row"]', "pass", ("tests/lit/test_state.py",)),
+    Fault("gradient noise from the squared mean norm", "step/optimizer.py", "sum(n**2 for n in self.norms)",
+        "sum(self.norms) ** 2 / max(1, len(self.norms))", ("tests/step/test_optimizer.py", "-k", "noise")),
+    Fault("an evaluation's entropy by response", "evaluation/sampled.py",
+        "-sum(s.logprob for s in self.samples) / sum(lengths)",
+        "-fmean(s.logprob / s.num_tokens for s in self.samples)",
+        ("tests/evaluation/test_evaluation.py", "-k", "means_over_problems")),
+    Fault("every rank samples all held-out problems", "evaluation/sampled.py",
+        "[prompts[position] for position in ranks.own(prompts)]", "list(prompts)",
+        ("tests/evaluation/test_evaluation.py", "-k", "ranks_share")),
+    Fault("equivalence at the family's whole alpha", "study/compare/effects.py",
+        "2 * family.alpha / len(family.contrasts)", "2 * family.alpha",
+        ("tests/study/test_study_report.py", "-k", "equivalence")),
+    Fault("the last evaluation is averaged with small ones", "study/read/outcomes.py", "        points = 1  #",
+        "        pass  #", ("tests/study/test_study_contrasts.py", "-k", "last_evaluation")),
 )  # fmt: skip
 
 
@@ -248,6 +312,9 @@ def unchanged_copy_passes(faults: list[Fault]) -> bool:
 
 def main(faults: Sequence[Fault] = FAULTS) -> None:
     words = sys.argv[1:]
+    if words[:1] == ["--draw"]:
+        count, number = map(int, words[1:3])
+        words, faults = words[3:], [Fault(*parts) for parts in drawn(ROOT / "dapo_lit", count, number)]
     chosen = [fault for fault in faults if not words or any(word.lower() in fault.name.lower() for word in words)]
     for library in LIBRARIES:
         import_module(library)

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scripted_engine import ScriptedEngine, ScriptedResponse
+from thread_ranks import ThreadRanks, on_ranks
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import Sampling
@@ -42,7 +43,7 @@ def prompts() -> list[Prompt]:
 def respond(key: SampleKey) -> ScriptedResponse:
     """The text's characters as token ids; later samples end first."""
     ids = tuple(map(ord, TEXTS[key.problem_id][key.sample_index]))
-    return ScriptedResponse(ids, (-0.5,) * len(ids), ends_at=-key.sample_index)
+    return ScriptedResponse(ids, (-0.5 if key.problem_id == "a" else -0.25,) * len(ids), ends_at=-key.sample_index)
 
 
 def decode(ids: Sequence[int]) -> str:
@@ -94,7 +95,8 @@ def test_metrics_of_an_evaluation_are_means_over_problems(prompts, engine, verif
     assert found["eval/x/cons@4"] == pytest.approx((1 / 3 + 1 / 2) / 2)  # a: 1, 2 and 1/2 tie; b: 7 twice, 1/2 twice
     lengths = [len(text) for texts in TEXTS.values() for text in texts]
     assert found["eval/x/length_mean"] == pytest.approx(np.mean(lengths))
-    assert found["eval/x/entropy"] == pytest.approx(0.5)
+    nats = [len(text) * each for name, each in (("a", 0.5), ("b", 0.25)) for text in TEXTS[name]]
+    assert found["eval/x/entropy"] == pytest.approx(sum(nats) / sum(lengths))  # over tokens: by response it is 0.375
     assert found["eval/x/truncated_frac"] == 0.0
 
 
@@ -126,6 +128,19 @@ def test_a_problem_with_missing_verdicts_weighs_as_much_as_any_other(prompts, en
     table = summary(pd.DataFrame(map(asdict, samples)), evaluation.vote_counts)
     for name in ("avg@4", "pass@4", "cons@4", "length_mean"):
         assert table[name].mean == pytest.approx(found[f"eval/x/{name}"])
+
+
+def test_ranks_share_the_problems_and_all_have_the_whole_evaluation(prompts):
+    def act(ranks: ThreadRanks) -> tuple[list[str], dict[str, float]]:
+        engine = ScriptedEngine(respond)
+        engine.sync_weights([], 0)
+        with Verifier(rule="numeric", extraction="hash") as own:
+            found = evaluate(prompts, 4, engine, own, decode, SAMPLING, ranks)
+        return [request.key.problem_id for request in engine.submitted], found.metrics("x")
+
+    (first, metrics), (second, others) = on_ranks(2, act)
+    assert (first, second) == (["a"] * 4, ["b"] * 4)
+    assert metrics == others
 
 
 # --- on disk ---------------------------------------------------------------------------------------------------------

@@ -6,9 +6,10 @@ import threading
 import pandas as pd
 import pytest
 import torch
+from scripted_engine import ScriptedEngine, ScriptedResponse
 from small_runs import RUN, Run, rows, untimed
 
-from dapo_lit.engines.protocol import Sample, TokenIds
+from dapo_lit.engines.protocol import Sample, SampleKey, TokenIds
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.rollout.collect import Collector, ExhaustedError
@@ -22,7 +23,16 @@ AHEAD = "rollout.steps_ahead=1"
     ("ahead", "stale", "sampled_with"),
     [(1, [0, 1, 1, 1, 1], [0, 0, 1, 2, 3]), (2, [0, 1, 2, 2, 2], [0, 0, 0, 1, 2])],
 )
-def test_every_batch_is_k_steps_old_as_soon_as_there_are_weights_that_old(compose, ahead, stale, sampled_with):
+def test_every_batch_is_k_steps_old_as_soon_as_there_are_weights_that_old(
+    compose, monkeypatch, ahead, stale, sampled_with
+):
+    planned, collect = {}, Collector.collect
+
+    def noted(self, step, policy_version):
+        planned[step] = policy_version
+        return collect(self, step, policy_version)
+
+    monkeypatch.setattr(Collector, "collect", noted)
     run = Run(compose(f"rollout.steps_ahead={ahead}", "budget.steps=5", "logger.rollouts_every=1"))
     run.fit()
     trained = rows(run.folder.path)[1:]
@@ -34,6 +44,8 @@ def test_every_batch_is_k_steps_old_as_soon_as_there_are_weights_that_old(compos
         for file in sorted((run.folder.path / "rollouts").glob("*.parquet"))
     ]
     assert versions == [{version} for version in sampled_with]
+    # the age of what is carried over or replayed counts to the weights that will train on it
+    assert planned == {step: step - 1 for step in range(1, 6)}
     assert all(row["loss/policy"] is not None for row in trained)
 
 
@@ -96,6 +108,25 @@ def test_a_run_that_is_stopped_while_it_trains_goes_on_bit_for_bit(compose, tmp_
     assert len(untimed(tmp_path / "stopped" / RUN)) == 4
     train(compose(*settings, stopped, "resume=true"), [])
     assert untimed(tmp_path / "stopped" / RUN) == untimed(tmp_path / "whole" / RUN)
+
+
+def test_the_step_after_one_without_an_update_is_fresher_than_planned(compose):
+    """All answers of step 2 are wrong: step 3, sampled with version 1 while step 2 trained, trains version 1."""
+    run = Run(compose(AHEAD, "budget.steps=4", "evaluation.every=0", "algorithm.dynamic_sampling.max_rounds=1"))
+    right = {problem.id: problem.answer for problem in run.parts.problems.train}
+    end = run.parts.tokenizer.eos_token_id
+
+    def response(key: SampleKey) -> ScriptedResponse:
+        text = right[key.problem_id] if key.step != 2 and key.sample_index % 2 else "99"
+        ids = (*run.parts.tokenizer(text, add_special_tokens=False)["input_ids"], end)
+        return ScriptedResponse(ids, (-2.0,) * len(ids))
+
+    run.parts._build_engine = lambda: ScriptedEngine(response)
+    run.fit()
+    trained = rows(run.folder.path)[1:]
+    assert [row["loss/policy"] is None for row in trained] == [False, True, False, False]
+    for key in ("sampling/staleness_max", "sampling/staleness_mean", "sampling/stale_tokens_frac"):
+        assert [row[key] for row in trained] == [0, None, 0, 1]
 
 
 def test_what_fails_while_it_samples_ahead_ends_the_run_after_the_steps_before_are_saved(compose, monkeypatch):

@@ -78,6 +78,20 @@ def test_a_carried_group_fills_the_batch_and_says_nothing_of_how_many_are_mixed(
     assert step.counts == (1, 2)
 
 
+def test_carried_groups_do_not_use_up_the_rounds_of_a_step():
+    """Two rounds of two prompts are four groups, whatever an earlier step left."""
+    step = Admission(CollectionRules(num_prompts=2, max_rounds=2, margin=0.0), KeepRate())
+    for _ in range(3):
+        step.resolve(step.submit(carried=True), mixed=False)
+    submitted = 0
+    while step.wanted:
+        submitted += step.wanted
+        for place in [step.submit() for _ in range(step.wanted)]:
+            step.resolve(place, mixed=False)
+    assert submitted == 4
+    assert step.exhausted
+
+
 def test_a_checkpoint_names_the_problems_of_carried_groups_and_the_data_gives_them_back():
     made, *_ = five_steps("all")
     saved = pickle.loads(pickle.dumps(made.state_dict()))

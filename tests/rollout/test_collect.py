@@ -180,6 +180,20 @@ def test_replay_fills_the_step_with_mixed_groups_of_earlier_steps_newest_first(a
     assert indices(made.collect(4, 3).accepted) == [0, 1]  # no other is young enough
 
 
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+def test_no_replayed_group_is_older_than_max_staleness_when_it_is_trained_on(ahead):
+    """One problem in three is mixed, so that every step replays what it may, each step's samples `ahead` steps old."""
+    first = [f"p{i}" for i in epoch_permutation(30, seed=0, epoch=0)[::3]]
+    script = by_problem({f"p{i}": "m" if f"p{i}" in first else "w" for i in range(30)})
+    rules = replace(RULES, max_rounds=1, on_exhausted="replay", max_staleness=2)
+    made, ages = collector(script, rules, problems=30), []
+    for step in range(1, 7):
+        collected = made.collect(step, step - 1 + ahead)
+        made.setup.engine.sync_weights([], step)
+        ages.append([collected.policy_version - g.completions[0].sample.versions[0][0] for g in collected.accepted])
+    assert ages[-1] == list(range(ahead, 3))
+
+
 @pytest.mark.parametrize(("margin", "kept"), [(0.0, [1, 2, 3, 4]), (0.2, [2, 3]), (0.4, [])])
 def test_a_margin_of_the_pass_rate_narrows_what_is_kept(margin, kept):
     """Groups of five; a rate of exactly the margin, 1 of 5 at 0.2, is not between the bounds."""

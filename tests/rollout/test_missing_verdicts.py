@@ -12,9 +12,11 @@ RIGHT, WRONG, RAISES = 1, 2, 3
 ORDERS = {RIGHT: "right", WRONG: "wrong", RAISES: "raise"}
 
 
-@pytest.mark.parametrize("dynamic_sampling", [True, False])
+@pytest.mark.parametrize(
+    ("dynamic_sampling", "on_exhausted"), [(True, "train_smaller"), (True, "top_up"), (False, "train_smaller")]
+)
 def test_a_group_is_compared_without_its_missing_completions_and_left_out_if_fewer_than_two_are_left(
-    monkeypatch, dynamic_sampling
+    monkeypatch, dynamic_sampling, on_exhausted
 ):
     """Of each group of 4: problem p0 loses 1 completion, p1 loses 3, p2 none."""
     lost = {"p0": 1, "p1": 3, "p2": 0}
@@ -25,7 +27,7 @@ def test_a_group_is_compared_without_its_missing_completions_and_left_out_if_few
         return RIGHT if key.sample_index == 3 else WRONG
 
     rules = CollectionRules(
-        3, samples_per_prompt=4, dynamic_sampling=dynamic_sampling, max_rounds=1, on_exhausted="train_smaller"
+        3, samples_per_prompt=4, dynamic_sampling=dynamic_sampling, max_rounds=1, on_exhausted=on_exhausted
     )
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "rewards"))
     made = collector(lambda key: answers(script(key)), rules, problems=3)

@@ -47,6 +47,17 @@ def test_a_gradient_above_the_bound_is_clipped_to_it_and_the_norm_before_is_reco
     assert steps.norms == pytest.approx([5.0, 0.5])
 
 
+def test_the_noise_of_the_gradient_is_its_variance_over_the_square_of_its_mean():
+    weight = torch.zeros(2, requires_grad=True)
+    steps = plain_steps(weight, grad_clip=1.0)
+    steps.config.policy.path = None  # type: ignore[misc]
+    for gradient in ([3.0, 4.0], [0.0, 1.0], [torch.nan, 1.0]):
+        (weight * torch.tensor(gradient)).sum().backward()
+        steps.take(torch.tensor(1.0))
+    # mean (1.5, 2.5), squared 8.5; deviations of +-(1.5, 1.5): 9 / (2 - 1)
+    assert steps.metrics()["optim/grad_noise"] == pytest.approx(9 / 8.5)
+
+
 def test_a_skipped_update_leaves_no_gradient_behind_and_one_that_is_taken_ends_the_row_of_bad_ones():
     weight = torch.zeros(2, requires_grad=True)
     steps = plain_steps(weight)

@@ -109,6 +109,19 @@ def test_the_ladder_of_table_1_is_analysed_with_its_six_base_policies() -> None:
         assert (estimate.mean, estimate.low, estimate.high) == pytest.approx([x / 100 for x in numbers], abs=6e-4)
 
 
+def test_runs_are_compared_on_their_last_points_and_on_the_last_evaluation_alone_where_it_has_more_samples(
+    tmp_path: Path,
+) -> None:
+    """Eight evaluations after step 0, of which a third, two, are averaged; forty steps, of which a tenth."""
+    usual = read_run(write_run(tmp_path / "usual", steps=40, every=5))
+    final = read_run(write_run(tmp_path / "final", steps=40, every=5, keys={"evaluation.final_samples": 32}))
+    key = "eval/chain_sum/avg@4"
+    assert outcomes.outcome(usual, key) == pytest.approx(usual.series(key).iloc[-2:].mean())
+    assert outcomes.outcome(final, key) == usual.series(key).iloc[-1] != usual.series(key).iloc[-2]
+    for run in (usual, final):
+        assert outcomes.outcome(run, "rollout/entropy") == pytest.approx(run.series("rollout/entropy").iloc[-4:].mean())
+
+
 def test_on_an_axis_of_tokens_the_kth_points_of_all_seeds_are_averaged() -> None:
     table = band([pd.Series([4.0, 2.0], index=[10.0, 30.0]), pd.Series([2.0, 0.0], index=[12.0, 31.0])])
     assert table[["x", "mean", "n"]].to_numpy().tolist() == [[11, 3, 2], [30.5, 1, 2]]

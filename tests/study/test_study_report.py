@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 from synthetic_runs import write_run, write_study
 
 from dapo_lit.report import main as report
@@ -124,6 +125,25 @@ def test_pairs_beyond_those_registered_decide_nothing_and_fewer_wait(eight: Path
     looked = effects_of(eight, replace(plan, stopping={"looks": [6, 8, 10]}))[0]
     assert looked["verdict"] == "up at 8 of 10"  # 2 of 64 flips are more than alpha * 6 / 10
     assert looked["adjusted p"] == "–"
+
+
+def test_an_equivalence_takes_the_share_of_alpha_that_each_of_its_comparisons_has(eight: Path) -> None:
+    """Two comparisons at 5 %: the interval of each at 95 %, not 90 %, must be within the margin."""
+    runs, weights = load(eight), {"dapo": 1.0, "dapo-clip_higher": -1.0}
+    one, other = (
+        Registered(f"c{end}", None, weights, "rollout/length_mean", "length", steps=(end - 2, end)) for end in (6, 9)
+    )
+    ends = []
+    for steps in ((4, 6), (7, 9)):
+        means = [
+            [run.series("rollout/length_mean").loc[slice(*steps)].mean() for run in runs.of(arm)] for arm in weights
+        ]
+        d = np.subtract(*means)
+        ends.append(abs(d.mean()) + stats.t.ppf(0.975, 7) * d.std(ddof=1) / 8**0.5)
+    for scale, verdict in ((0.99, "undecided"), (1.01, "within the margin")):
+        family = Family("mine", 0.05, (one, other), scale * max(ends))
+        rows = effects_of(eight, Plan("pair", metric="eval/chain_sum/avg@4", families=(family,)))
+        assert rows[int(np.argmax(ends))]["verdict"] == verdict
 
 
 def test_unequal_seeds_a_missing_arm_and_a_failed_run_are_said(tmp_path: Path) -> None:

@@ -244,9 +244,22 @@ def test_a_truncated_answer_is_punished_with_the_value_of_a_wrong_one(compose, w
 
 
 def test_the_rules_of_a_step_are_those_of_the_config(compose):
-    sampling = A + "dynamic_sampling."
-    rules = collection_rules(compose(sampling + "filter_on=shaped_reward", sampling + "request_groups=6").algorithm)
-    assert (rules.filter_on, rules.request_groups) == ("shaped_reward", 6)
+    """Every key at a value that is neither its default nor that of a rule."""
+    keys = {
+        "max_rounds": 7, "on_exhausted": "top_up", "carry_over": "finished", "pass_rate_margin": 0.2,
+        "max_staleness": 5, "request_groups": 6,
+    }  # fmt: skip
+    sizes = {"num_prompts": 3, "samples_per_prompt": 7}
+    typed = [f"{A}dynamic_sampling.{key}={value}" for key, value in keys.items()]
+    config = compose(*typed, *(f"{A}{key}={value}" for key, value in sizes.items()), f"{A}minibatch_prompts=3")
+    settings = asdict(collection_rules(config.algorithm))
+    assert {key: settings[key] for key in keys | sizes} == keys | sizes
+    assert set(config.algorithm.dynamic_sampling.model_dump()) == {*keys, "filter_on"}
+    assert collection_rules(compose(f"{A}dynamic_sampling.filter_on=shaped_reward").algorithm).filter_on == (
+        "shaped_reward"
+    )
+    off = compose(f"{A}techniques.dynamic_sampling=false", f"{A}dynamic_sampling.request_groups=6").algorithm
+    assert (collection_rules(off).dynamic_sampling, collection_rules(off).request_groups) == (False, None)
 
 
 # `overlong.cache_tokens` and `penalty_factor` are the penalty that reward/length_penalty measures, `clip.low` the bound
