@@ -2,6 +2,7 @@
 
 import runpy
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 from dapo_lit.errors import suggestion
@@ -25,6 +26,9 @@ def main() -> None:
         width = max(map(len, COMMANDS))
         print("usage: dapo-lit COMMAND [arguments]; dapo-lit COMMAND --help\n")
         print("\n".join(f"  {command:<{width}}  {does}" for command, does in COMMANDS.items()))
+        return
+    if name == "--version":
+        print(f"dapo_lit {version('dapo_lit')}")
         return
     if name not in COMMANDS:
         sys.exit(_refused(f"{name}: no such command; {suggestion(name, COMMANDS)}"))

@@ -32,6 +32,21 @@ class RewardError(UserError):
     """A reward function fails, or does not return what a reward must."""
 
 
+MOST_FAULTS = 3
+"""Faults that a line names; the others are counted."""
+
+
+def one_line(faults: Iterable[str]) -> str:
+    """Several faults as one line.
+
+    >>> one_line(["a: missing", "a: missing", "b: missing", "c: missing", "d: missing"])
+    'a: missing; b: missing; c: missing; and 1 more'
+    """
+    found = list(dict.fromkeys(faults))
+    more = [f"and {len(found) - MOST_FAULTS} more"] if len(found) > MOST_FAULTS else []
+    return "; ".join([*found[:MOST_FAULTS], *more])
+
+
 def suggestion(word: str, known: Iterable[str], form: str = "{}") -> str:
     """`did you mean X?` for the nearest known word, written as `form` says; all known words where none is near.
 

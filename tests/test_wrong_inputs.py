@@ -39,6 +39,10 @@ WRONG = [
     ("train", [SUMS, "policy.architecture.num_attention_heads=5"], "policy.architecture"),
     ("train", [SUMS, "runs_dir=good.jsonl"], "runs_dir good.jsonl/four_sums/dapo"),
     ("train", ["-m", "seed=0,0,1"], "seed=0,0,1"),
+    ("train", ["policy.lora={rank: 0}"], "policy.lora.rank policy.lora.alpha"),
+    ("train", ["policy.architecture.num_hidden_layers=0"], "architecture.num_hidden_layers=0"),
+    ("plan", ["hardware={memory_gb: 80}"], "hardware.name"),
+    ("ablate", ["clip_higher", "--mdoel", "M"], "--mdoel --model"),
     # a study
     ("train", ["-m", "+experiment=ablate_clip_higher", "seed=range(6,0)"], "seed=range(6,0)"),
     ("train", ["+regime=discovery", SUMS], "+experiment=four_sums"),
@@ -60,6 +64,8 @@ WRONG = [
     ("train", [*FILE, "task.path=good.jsonl"], "models/none"),
     ("train", [SUMS, "task=file", "task.template=plain", "task.path=words.jsonl", "task.eval_path=words.jsonl"],
      "words-0 'five' sympy dapo"),
+    ("train", [*FILE, "task.path=headless.csv"], "headless.csv problem,answer"),
+    ("train", [SUMS, "task.template=broken.yaml"], "broken.yaml YAML"),
     ("train", [*FILE, "task.path=semicolon.csv"], "semicolon.csv ';'"),
     ("evaluate", ["policy=hf", "policy.path=models/none"], "policy.path models/none"),
     ("train", [SUMS, "task.template=plian"], "plain"),
@@ -97,6 +103,8 @@ def folder(cache, tmp_path_factory):
     (place / "good.jsonl").write_text(json.dumps({"problem": "1 + 1?", "answer": "2"}) + "\n")
     (place / "words.jsonl").write_text(json.dumps({"problem": "2 + 3?", "answer": "five"}) + "\n")
     (place / "semicolon.csv").write_text("problem;answer\n1 + 1?;2\n")
+    (place / "headless.csv").write_text("1+1?,2\n2+2?,4\n")
+    (place / "broken.yaml").write_text("text: [\nbad: : {\n")
     empty = place / "runs" / "empty" / "dapo" / "seed_0"
     empty.mkdir(parents=True)
     (empty / "config.yaml").touch()

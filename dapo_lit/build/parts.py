@@ -70,8 +70,8 @@ class Parts:
         needed = self.config.task.max_prompt_tokens + self._response_limit
         if limit is not None and needed > limit:
             raise ConfigError(
-                f"task.max_prompt_tokens + {key}.max_response_tokens = {needed} is above the policy's context "
-                f"of {limit} tokens"
+                f"task.max_prompt_tokens={self.config.task.max_prompt_tokens} and {key}.max_response_tokens="
+                f"{self._response_limit} together are above the policy's context of {limit} tokens; lower one of them"
             )
         return model
 

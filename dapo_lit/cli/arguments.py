@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from dapo_lit import screen
+from dapo_lit.errors import suggestion
 
 LOG_SYSTEMS = ("trl", "verl", "openrlhf", "prime_rl", "csv")
 """Trainers whose logs can be read: the files in study/read/key_maps."""
@@ -20,7 +21,11 @@ class CommandParser(argparse.ArgumentParser):
         self, args: Sequence[str], namespace: None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         screen.install()
-        return super().parse_known_args([self._as_flag(argument) for argument in args], namespace)
+        given, known = [self._as_flag(argument) for argument in args], list(self._option_string_actions)
+        for flag in (argument.partition("=")[0] for argument in given if argument.startswith("--")):
+            if not any(option.startswith(flag) for option in known):  # before a missing one, of which it is a slip
+                self.error(f"{flag}: no such argument; {suggestion(flag, known)}")
+        return super().parse_known_args(given, namespace)
 
     def _as_flag(self, argument: str) -> str:
         """`key=value` as `--key=value` where `key` is a setting of this command; other arguments are unchanged.

@@ -30,7 +30,7 @@ from dapo_lit.cli.overrides import check_overrides, flags_first, looks_only, par
 from dapo_lit.config import Config, ConfigError, Section, config_folder, parse_as
 from dapo_lit.config.sections import section_of
 from dapo_lit.config.shipped import brings_regime
-from dapo_lit.errors import UserError
+from dapo_lit.errors import UserError, one_line
 
 if TYPE_CHECKING:
     from dapo_lit.cli.study_launch import Sweep
@@ -56,7 +56,7 @@ def reported(run: Callable[[], None]) -> int:
 def compose_run(tree: DictConfig, schema: type[Schema]) -> Schema:
     """Checks a composed config; a cell of a study gets the values of its arm."""
     if missing := sorted(OmegaConf.missing_keys(tree)):
-        raise ConfigError("\n".join(f"{key} is needed: {description(key, schema)}" for key in missing))
+        raise ConfigError(one_line(f"{key} is needed: {description(key, schema)}" for key in missing))
     if schema is Config and tree.study is not None:
         from dapo_lit.cli.study_launch import with_arm
 

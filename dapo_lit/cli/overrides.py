@@ -10,6 +10,7 @@ from hydra.errors import HydraException
 from dapo_lit.command_text import setting
 from dapo_lit.config import Config, ConfigError, Section, known_keys, unknown_key
 from dapo_lit.config.shipped import brings_regime, group_fault, is_group, known_choices, regime_fault
+from dapo_lit.errors import one_line
 
 FLAGS_WITH_VALUE = (
     "--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd", "--info",
@@ -144,4 +145,4 @@ def check_overrides(arguments: Sequence[str], schema: type[Section] = Config) ->
                 faults.append(unknown_key(path[: depth + 1], schema, path[depth + 1 :]))
                 break
     if any(faults):
-        raise ConfigError("\n".join(filter(None, faults)))
+        raise ConfigError(one_line(filter(None, faults)))

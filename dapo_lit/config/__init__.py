@@ -1,8 +1,8 @@
 """The typed schema of every config group, with the checks that need more than one field.
 
 Values live in `conf/` only: no field here has a default, so the YAML files show everything that a run uses. `parse`
-turns Hydra's composed tree into a `Config`, or raises `ConfigError` with one line per fault that names the key and says
-what to do.
+turns Hydra's composed tree into a `Config`, or raises `ConfigError` with one line that names the keys and says what to
+do.
 """
 
 import dapo_lit.config.shipped  # noqa: F401  registers the resolver base_of

@@ -43,9 +43,7 @@ def foreign_config(tree: object, place: object, given: Container[str] | None = f
     try:
         return parse(with_defaults(taken) | {"study": None})
     except ConfigError as error:
-        first, *others = str(error).splitlines()
-        more = f" (and {len(others)} more)" if others else ""
-        raise ConfigError(f"{place}: its config does not fit this version of the schema: {first}{more}") from None
+        raise ConfigError(f"{place}: its config does not fit this version of the schema: {error}") from None
 
 
 def config_without_code(tree: object, place: object) -> Config:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from dapo_lit.config.identity import kinds
 from dapo_lit.config.run import Config
 from dapo_lit.config.sections import ConfigError, Section, section_of
-from dapo_lit.errors import nearest
+from dapo_lit.errors import nearest, one_line
 
 OTHER_TRAINERS = Path(__file__).with_name("other_trainers.yaml")
 
@@ -88,7 +88,7 @@ def parse_as(tree: Mapping[str, Any], schema: type[Schema]) -> Schema:
     try:
         return schema.model_validate(dict(tree))
     except ValidationError as error:
-        raise ConfigError("\n".join(_fault(fault, schema) for fault in error.errors())) from None
+        raise ConfigError(one_line(_fault(fault, schema) for fault in error.errors())) from None
 
 
 def _fault(fault: Any, schema: type[Section]) -> str:

@@ -119,6 +119,10 @@ class Policy(Section):
     def faults(self) -> Iterator[str]:
         if not self.path and not self.architecture:
             yield ("policy.architecture is needed if policy.path is null; or give policy.path a hub id or a folder")
+        for key, value in (self.architecture or {}).items():
+            is_size = key.startswith("num_") or key.endswith("_size") or key == "max_position_embeddings"
+            if is_size and type(value) is int and value < 1:
+                yield f"architecture.{key}={value}: a size is at least 1"
         if self.path and self.base_from:
             yield (f"policy.base_from={self.base_from} is where base policies are, and policy.path={self.path} is none")
 

@@ -47,7 +47,7 @@ def resolve_files(path: str, *splits: str, key: str) -> tuple[str, list[Path]]:
         split, files = _files_of_folder(local, path, None, splits)
         return f"{local.resolve().name}-{split}", files
     found = HUB_ID.fullmatch(path)
-    if found is None or local.suffix.lower() in SUFFIXES:
+    if found is None or local.suffix.lower() in (*SUFFIXES, ".json"):
         raise DataError(f"{path}: no such file; set {key} to a .jsonl, .parquet or .csv file, or to a hub id")
     splits, config = (found["split"],) if found["split"] else splits, found["config"] or None
     folder = _download(found["repo"], config, found["revision"], splits, key)

@@ -103,6 +103,8 @@ def read_rows(file: Path, bad_rows: BadRows) -> Iterator[Row]:
     match file.suffix.lower():
         case ".jsonl":
             return _read_jsonl(file, bad_rows)
+        case ".json":
+            return _read_json(file, bad_rows)
         case ".csv":
             return _read_csv(file, bad_rows)
         case ".parquet":
@@ -125,6 +127,26 @@ def _read_jsonl(file: Path, bad_rows: BadRows) -> Iterator[Row]:
                     raise row.error(f"not UTF-8 (byte {byte:#04x}); save the file as UTF-8") from None
                 if text.strip():
                     yield replace(row, fields=_json_object(row, text))
+
+
+def _read_json(file: Path, bad_rows: BadRows) -> Iterator[Row]:
+    """An array of rows; other content is read as JSONL. Only a file that is named is read so: in a folder, .json files
+    describe a data set."""
+    with file.open("rb") as opened:
+        is_array = opened.read(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
+    if not is_array:
+        yield from _read_jsonl(file, bad_rows)
+        return
+    try:
+        rows = json.loads(file.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{file}: not readable as JSON ({error})") from None
+    for number, fields in enumerate(rows, start=1):
+        row = Row(file, f"row {number}", {})
+        with bad_rows:
+            if not isinstance(fields, dict):
+                raise row.error(f"a JSON {type(fields).__name__}; every row must be one JSON object")
+            yield replace(row, fields=fields)
 
 
 def _json_object(row: Row, text: str) -> dict[str, object]:
@@ -155,6 +177,9 @@ def _read_csv(file: Path, bad_rows: BadRows) -> Iterator[Row]:
                     continue
                 if header is None:
                     header = cells
+                    # pandas names columns 0, 1, ... where they have no names
+                    if any(is_number(cell) and cell != str(place) for place, cell in enumerate(cells)):
+                        raise DataError(f"{file}: its first line is a row; put names above it, such as problem,answer")
                     other = next((sign for sign in (";", "\t", "|") if sign in "".join(cells[:1])), None)
                     if len(cells) == 1 and other:
                         raise DataError(f"{file}: its columns are separated by {other!r}; save it with commas")
@@ -170,6 +195,14 @@ def _read_csv(file: Path, bad_rows: BadRows) -> Iterator[Row]:
             raise DataError(f"{file}, line {start}: not valid CSV ({error})") from None
         except UnicodeDecodeError:
             raise DataError(f"{file}, line {start} or after: not UTF-8; save the file as UTF-8") from None
+
+
+def is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
 
 
 def plain(value: Any) -> Any:

@@ -181,7 +181,7 @@ def _parse(name: str, content: str) -> PromptTemplate:
     try:
         fields = yaml.safe_load(content)
     except yaml.YAMLError as error:
-        raise TemplateError(f"template {name}: not valid YAML: {error}") from None
+        raise TemplateError(f"template {name}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(fields, dict):
         raise TemplateError(f"template {name}: needs the keys answer_format and either text or messages")
     try:
