@@ -37,6 +37,8 @@ CHECKPOINTS, ROLLOUTS, EVALUATIONS, REPLAYS = "checkpoints", "rollouts", "eval",
 SILENT_S = 600.0
 """A run that has not written for so long is lost. It beats every half minute; the rest is for slow network disks and
 for clocks that differ."""
+LONGEST_ROW = 1 << 16
+"""Bytes; a row has some six thousand."""
 YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's loader, where PyYAML has it, is ten times as fast; a study has one config a run."""
 
@@ -267,6 +269,17 @@ def check_kept(run: Path, *below: str) -> None:
     """
     if (run / DONE).is_file() and (lost := lost_files(run, *below)):
         raise DamagedError(f"{run}: {lost[0]} since the run ended; {RESTORE}")
+
+
+def last_step(run: Path) -> int | None:
+    """The step of the last row of metrics.jsonl, whose other rows are not read; None where there is no row yet."""
+    try:
+        with (run / METRICS).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LONGEST_ROW))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return None
+    return next((row["step"] for line in reversed(lines) if (row := read_row(line))), None)
 
 
 def read_row(line: str) -> dict[str, Any] | None:

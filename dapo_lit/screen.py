@@ -93,11 +93,16 @@ class StatusLine:
         self.started = time.monotonic()
         self.due = self.started + self.FIRST_S
 
+    @property
+    def is_due(self) -> bool:
+        """True if `update` would show something; for words that are costly to find."""
+        return self.enabled and time.monotonic() >= self.due
+
     def update(self, done: float, total: float, words: str) -> None:
         """Shows `words`, such as `3 of 16 updates`, if it is time to, and the time left at the rate so far."""
-        now = time.monotonic()
-        if now < self.due or not self.enabled:
+        if not self.is_due:
             return
+        now = time.monotonic()
         left = f", about {duration((now - self.started) * (total - done) / done)} left" if done > 0 else ""
         on_terminal = sys.stderr.isatty()
         # A log of a step of hours is not to be full of them: later lines are a tenth of the time so far apart.

@@ -20,7 +20,7 @@ from dapo_lit.data.templates import agreed_template
 from dapo_lit.errors import HeldError, UserError
 from dapo_lit.files import write_text
 from dapo_lit.preflight.machine import check_machine
-from dapo_lit.run_files import CHECKPOINTS, DONE, RECORD, TABLES, lost_files, read_metrics
+from dapo_lit.run_files import CHECKPOINTS, DONE, RECORD, TABLES, last_step, lost_files, read_metrics
 from dapo_lit.runs.claim import claimed, holder
 from dapo_lit.runs.preemption import requeue
 from dapo_lit.screen import StatusLine
@@ -120,9 +120,16 @@ def run_study(study: Sweep, run: Callable[[Config, list[str]], None] = train) ->
     def run_cell(cell: Cell) -> int:
         return attempt(lambda: study.composed(cell), study.overrides(cell), study.multirun, run, Config)[0]
 
+    def share_done(cell: Cell) -> float:
+        fork, last = study.config.fork, study.config.last_step
+        first = fork.steps[0] - 1 if fork and fork.steps else 0  # a fork's rows start after the state it continues
+        step = last_step(study.folder / cell.arm / f"seed_{cell.seed}")
+        return 0.0 if step is None else (step - first) / (last - first)
+
     code, workers, batches = 0, workers_for(study.config, len(study.cells)), study.batches
+    StatusLine.enabled = study.config.logger.progress != "none"
     for batch in batches:
-        code = max(code, run_cells(batch, run_cell, workers, study.folder))
+        code = max(code, run_cells(batch, run_cell, workers, study.folder, share_done))
         if batch is not batches[-1] and is_decided(study.config):
             print(f"every registered comparison is decided after seed {batch[-1].seed}", flush=True)
             break

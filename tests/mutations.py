@@ -57,7 +57,21 @@ def in_the_matrix(cell: str) -> tuple[str, ...]:
 SKIPPED = ("tests/step/test_optimizer.py", "-k", "skipped")
 ALL_SAMPLES = ("tests/evaluation/test_evaluation.py", "-k", "more_samples_than_k")
 AT_TEMPERATURE = ("tests/lit/test_algorithms.py", "-k", "sampling_temperature")
+BASES = ("tests/build/test_base_policy.py", "-k", "not makefile")
 FAULTS = (
+    Fault("the folder of base policies ignored", "build/base_policy.py",
+        "if policy.base_from is not None:", "if False:", BASES),
+    Fault("a base policy that is not as it was shipped", "build/base_policy.py",
+        'or weights_of(folder) != shipped["weights"]', "", BASES),
+    Fault("a resumed run with another reference", "runs/resume.py",
+        "and before != weights:", "and before == weights:", BASES),
+    Fault("runs from other weights repeat each other", "config/identity.py",
+        "if len(weights) > 1:", "if len(weights) > 2:", ("tests/config/test_identity.py", "-k", "other_weights")),
+    Fault("a cell from other weights than its seed's", "cli/study_plan.py",
+        "if base_recipe(identity(tree)) == recipe:", "if False:",
+        ("tests/test_study_launch.py", "-k", "other_weights")),
+    Fault("the time left at the rate of what is left", "screen.py",
+        "(total - done) / done", "(total - done) / total", ("tests/test_screen.py",)),
     Fault("weight decay ignored", "lit/module.py", "weight_decay=settings.weight_decay,", "weight_decay=0.0,",
         wired("algorithm.optimizer.weight_decay")),
     Fault("betas ignored", "lit/module.py", "betas=settings.betas,", "", wired("algorithm.optimizer.betas")),

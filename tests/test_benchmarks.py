@@ -39,11 +39,16 @@ def reference(problem: Problem) -> RewardProblem:
     return RewardProblem(problem.id, "", problem.answer)
 
 
-def test_the_data_folder_is_taken_where_the_path_itself_is_not_there(tmp_path, monkeypatch):
+def test_the_data_folder_comes_before_a_file_of_that_name_in_the_working_directory(tmp_path, monkeypatch):
     (tmp_path / "mine.jsonl").write_text('{"problem": "1 + 1", "answer": "2"}\n')
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "mine.jsonl").write_text('{"problem": "1 + 2", "answer": "3"}\n')
+    monkeypatch.chdir(tmp_path / "here")
     benchmark = load_benchmark("aime_2024").model_copy(update={"path": "mine.jsonl", "hub_id": None})
     monkeypatch.setenv("DAPO_LIT_DATA", str(tmp_path))
     assert [p.answer for p in benchmark_problems(benchmark)] == ["2"]
     monkeypatch.delenv("DAPO_LIT_DATA")
+    assert [p.answer for p in benchmark_problems(benchmark)] == ["3"]
+    (tmp_path / "here" / "mine.jsonl").unlink()
     with pytest.raises(DataError, match=r"benchmark.path=mine.jsonl.*DAPO_LIT_DATA"):
         benchmark_problems(benchmark)

@@ -10,6 +10,8 @@ import pytest
 
 from dapo_lit.cli import workers as module
 from dapo_lit.cli.workers import FAILED_SILENTLY, Cell, in_child, run_cells
+from dapo_lit.run_files import last_step
+from dapo_lit.screen import StatusLine
 
 CELLS = [Cell(arm, seed) for seed in range(3) for arm in ("a", "b")]
 
@@ -29,6 +31,29 @@ def test_every_cell_runs_once_and_failed_and_lost_ones_are_named(tmp_path: Path,
     assert "] b/seed_1: FAILED (see " in printed.out
     assert "inside" not in printed.out
     assert "inside a/seed_2" in "".join(file.read_text() for file in (tmp_path / "logs").iterdir())
+
+
+def test_a_study_says_how_far_its_cells_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Those that are done, and half of each of those that run."""
+    told: list[tuple[float, float, str]] = []
+    monkeypatch.setattr(StatusLine, "FIRST_S", 0.0)
+    monkeypatch.setattr(StatusLine, "enabled", True)
+    monkeypatch.setattr(StatusLine, "update", lambda self, *state: told.append(state))
+
+    def run(cell: Cell) -> int:
+        time.sleep(0.5)
+        return 0
+
+    run_cells(CELLS[:3], run, 2, tmp_path, lambda cell: 0.5)
+    assert told[0] == (1.0, 3, "0 of 3 cells done, 2 running")
+    assert (2.5, 3, "2 of 3 cells done, 1 running") in told
+
+
+def test_the_last_step_of_a_run_is_that_of_its_last_whole_row(tmp_path: Path):
+    assert last_step(tmp_path) is None
+    row = '{"step": %d, "x": "' + "long " * 100 + '"}\n'
+    (tmp_path / "metrics.jsonl").write_text("".join(row % step for step in range(300)) + '{"step": 300, "x"')
+    assert last_step(tmp_path) == 299
 
 
 def test_a_signal_while_workers_are_started_reaches_them_and_ends_the_command_with_code_0(

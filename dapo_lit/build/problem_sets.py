@@ -150,8 +150,9 @@ def benchmark_problems(benchmark: Benchmark) -> list[Problem]:
         except (TypeError, ValueError) as error:
             raise ConfigError(f"benchmark.options: {error}") from None
     folder = os.environ.get(DATA_FOLDER)
-    places = [Path(benchmark.path)] if benchmark.path else []
-    places += [Path(folder) / benchmark.path] if folder and benchmark.path else []
+    # The folder that is named comes first: a file of the same name where the command is typed is not taken for it.
+    places = [Path(folder) / benchmark.path] if folder and benchmark.path else []
+    places += [Path(benchmark.path)] if benchmark.path else []
     local = next((str(place) for place in places if place.exists()), None)
     # A path that does not exist and has no suffix may be a hub id.
     hub_path = benchmark.path if benchmark.path and not Path(benchmark.path).suffix else None

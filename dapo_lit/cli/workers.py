@@ -17,6 +17,7 @@ from typing import Any
 
 from dapo_lit.config import Config
 from dapo_lit.runs.preemption import SIGNALS, stop_signals
+from dapo_lit.screen import StatusLine
 
 FORK = multiprocessing.get_context("fork")
 FAILED_SILENTLY = 1
@@ -52,11 +53,18 @@ def next_cell(waiting: Sequence[Cell], running: Collection[Cell]) -> Cell:
     return next((cell for cell in waiting if cell.seed not in seeds), waiting[0])
 
 
-def run_cells(cells: Sequence[Cell], run: Callable[[Cell], int], workers: int, logs: Path) -> int:
+def run_cells(
+    cells: Sequence[Cell],
+    run: Callable[[Cell], int],
+    workers: int,
+    logs: Path,
+    share_done: Callable[[Cell], float] = lambda cell: 0.0,
+) -> int:
     """Runs every cell and returns the largest of their exit codes.
 
     run: runs one cell and returns its exit code.
     logs: the folder for what the cells print; with one worker everything is printed here.
+    share_done: how much of a running cell is done, from 0 to 1, for the time left.
     """
     if workers == 1:
         return max([run(cell) for cell in cells], default=0)
@@ -66,7 +74,8 @@ def run_cells(cells: Sequence[Cell], run: Callable[[Cell], int], workers: int, l
     # The handlers only record the signal: blocking it in this thread does not stop other threads from receiving it.
     before = {number: signal.signal(number, lambda number, frame: stops.append(number)) for number in stop_signals()}
     try:
-        code = _run_forked(cells, run, [logs / f"worker_{n}.log" for n in reversed(range(workers))], stops)
+        outputs = [logs / f"worker_{n}.log" for n in reversed(range(workers))]
+        code = _run_forked(cells, run, outputs, stops, share_done)
     except KeyboardInterrupt:  # the terminal has sent it to the cells too
         print("stopped by Ctrl-C; the same command continues", file=sys.stderr)
         raise SystemExit(130) from None
@@ -78,13 +87,19 @@ def run_cells(cells: Sequence[Cell], run: Callable[[Cell], int], workers: int, l
     return code
 
 
-def _run_forked(cells: Sequence[Cell], run: Callable[[Cell], int], logs: list[Path], stops: Sequence[int]) -> int:
+def _run_forked(
+    cells: Sequence[Cell],
+    run: Callable[[Cell], int],
+    logs: list[Path],
+    stops: Sequence[int],
+    share_done: Callable[[Cell], float],
+) -> int:
     """Runs as many cells at once as there are logs, each in a process, with a line for every cell that ends.
 
     Passes the signals in `stops` on to the processes, and starts no more.
     """
     waiting, running, codes = list(cells), dict[Any, tuple[Cell, Path, float]](), list[int]()
-    start, passed_on = time.monotonic(), 0
+    start, passed_on, line = time.monotonic(), 0, StatusLine("study")
     try:
         while running or (waiting and not stops):
             while waiting and logs and not stops:
@@ -99,6 +114,10 @@ def _run_forked(cells: Sequence[Cell], run: Callable[[Cell], int], logs: list[Pa
                 for process in running:
                     os.kill(process.pid, number)
             connection.wait([process.sentinel for process in running], timeout=0.2)
+            if line.is_due:
+                done = len(codes) + sum(share_done(cell) for cell, *_ in running.values())
+                words = f"{len(codes)} of {len(cells)} cells done, {len(running)} running"
+                line.update(done, len(cells), words)
             for process in [process for process in running if not process.is_alive()]:
                 cell, log, began = running.pop(process)
                 logs.append(log)
@@ -109,6 +128,7 @@ def _run_forked(cells: Sequence[Cell], run: Callable[[Cell], int], logs: list[Pa
                 text = f"[{len(codes)}/{len(cells)}] {cell}: {end} in {time.monotonic() - began:.0f} s{rest}"
                 print(text, flush=True)
     finally:
+        line.erase()
         for process in running:
             process.join()
     return max(codes, default=0)

@@ -20,7 +20,7 @@ class Benchmark(Section):
     source: Literal["file", "chain_sum"]
     """Problems from `path`, or generated ones."""
     path: str | None
-    """A file or folder, as given or below the folder DAPO_LIT_DATA; or a hub id."""
+    """A file or folder, below the folder DAPO_LIT_DATA or as given; or a hub id."""
     hub_id: str | None
     """Source of the problems if `path` does not exist."""
     options: dict[str, Any]

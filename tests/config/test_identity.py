@@ -94,3 +94,15 @@ def test_a_free_mapping_is_compared_as_a_whole_when_filled(compose, key):
     group, name = key.split(".")
     value = tree[group].pop(name)
     assert with_defaults(tree)[group][name] == value
+
+
+def test_runs_that_started_from_other_weights_of_one_recipe_are_not_the_same_experiment(compose):
+    tree = compose().model_dump(mode="json")
+
+    def repeats(one: str | None, other: str | None) -> bool:
+        start, again = ({"config_hash": "a", "base_weights": weights} for weights in (one, other))
+        return same_experiment(start, tree, again, tree)
+
+    assert repeats("1", "1")
+    assert repeats("1", None)  # a run of an earlier version recorded none
+    assert not repeats("1", "2")
