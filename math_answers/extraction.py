@@ -14,7 +14,7 @@ There are five ways, and a prompt template must ask for the one that is read:
 from typing import Literal, assert_never
 
 from math_answers.free_text import find_answer
-from math_answers.marks import unmarked
+from math_answers.marks import in_dollars, unmarked
 from math_answers.parse import MAX_ANSWER_CHARS
 from math_answers.templates import extract_answer_line, extract_boxed, extract_hash, extract_number
 
@@ -47,4 +47,4 @@ def extract(text: str, extraction: Extraction) -> str | None:
             assert_never(extraction)
     if not answer or len(answer) > MAX_ANSWER_CHARS:
         return None
-    return unmarked(answer) or None
+    return in_dollars(unmarked(answer)) or None

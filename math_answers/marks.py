@@ -20,12 +20,13 @@ _PAIRS = (
         ("【", "】"),
     ),
 )
-# Half of a pair whose other half stands before `Answer`: no answer starts with a times sign. A single star may end one
-# (the conjugate `z^*`), but not after a digit or a bracket.
-_OPEN_HALF = re.compile(r"^(?:[*`•]|__)+\s*")
-_CLOSED_HALF = re.compile(r"\s*(?:\*\*|__|`|(?<=[0-9)\]}$%])[*_])+$")
+# Half of a pair whose other half stands before `Answer` or after the sentence: no answer starts with a times sign. A
+# single star may end one (the conjugate `z^*`), but not after a digit, a bracket or another mark.
+_OPEN_HALF = re.compile(r'^(?:[*`•"“„«‹「『《【]|__)\s*')
+_CLOSED_HALF = re.compile(r'\s*(?:\*\*|__|[`”»›」』》】]|(?<=[0-9)\]}$%"*_`”’»›」』》】\s])[*_])$|(?<=[0-9])"$')
 _STOPS = "。．｡।॥۔"
 
+_DELIMITED = re.compile(r"\$\$([^$]+)\$\$|\\\(((?:(?!\\[()]).)+)\\\)|\\\[((?:(?!\\[\[\]]).)+)\\\]", re.DOTALL)
 _BLOCK = re.compile(
     r"""\$\$(?P<dollars>.+?)\$\$ | \\\[(?P<brackets>.+?)\\\] | \\\((?P<parentheses>.+?)\\\)
       | (?<!\$)\$(?P<dollar>[^$]+?)\$ | ```[^\n`]*\n(?P<code>.+?)```
@@ -56,6 +57,16 @@ def unmarked(text: str) -> str:
     return body
 
 
+def in_dollars(answer: str) -> str:
+    r"""With dollar signs for other delimiters around the whole, which the rule `dapo` does not know.
+
+    >>> in_dollars(r"\[42\]"), in_dollars("$$42$$"), in_dollars(r"\(1\), \(2\)")
+    ('$42$', '$42$', '\\\\(1\\\\), \\\\(2\\\\)')
+    """
+    found = _DELIMITED.fullmatch(answer)
+    return f"${next(body for body in found.groups() if body is not None).strip()}$" if found else answer
+
+
 def line_at(text: str, position: int) -> str:
     r"""What follows a marker: the rest of its line, or the formula or code on lines of its own that starts there.
 
@@ -71,5 +82,7 @@ def block_at(text: str) -> str | None:
     if block is None or "\n" not in block[0]:
         return None
     content = next(body for name, body in block.groupdict().items() if body is not None and name != "name")
+    if block["code"] is None:
+        content = re.sub("[–—]", "-", content)  # in a formula every dash is a minus
     after = text.lstrip()[block.end() :].split("\n", 1)[0]
     return " ".join(f"{content} {after}".split())

@@ -90,6 +90,7 @@ def test_ctrl_c_ends_the_checks_before_a_study_in_both_processes(tmp_path: Path,
         time.sleep(60)
         return 0
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a run in this process may have left its own
     pid, started = os.pipe()
     interrupt = threading.Thread(target=lambda: (os.read(pid, 9), os.kill(os.getpid(), signal.SIGINT)))
     interrupt.start()
