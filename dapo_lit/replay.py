@@ -47,6 +47,8 @@ def changed(config: Config, changes: Mapping[str, Any]) -> Config:
 
 def arms_of(recording: Recording, changes: Mapping[str, Any]) -> dict[str, Config]:
     """The recorded arm first, then the arm that was asked for, or one per technique, keyed by name."""
+    from dapo_lit.replays.recorded_step import without_benchmarks
+
     config = without_benchmarks(recording.config)
     techniques = config.algorithm.techniques.model_dump()
     wanted = [changes] if changes else [{f"algorithm.techniques.{t}": not techniques[t]} for t in REGISTER]
@@ -58,11 +60,6 @@ def arms_of(recording: Recording, changes: Mapping[str, Any]) -> dict[str, Confi
             raise ConfigError(f"{', '.join(f'{k}={v}' for k, v in change.items())}: that is the recorded arm, {name}")
         arms[name] = other
     return arms
-
-
-def without_benchmarks(config: Config) -> Config:
-    """They are not needed here, and would be loaded."""
-    return config.model_copy(update={"evaluation": config.evaluation.model_copy(update={"benchmarks": ()})})
 
 
 def named(config: Config, change: Mapping[str, Any]) -> str:
@@ -78,9 +75,8 @@ def write_page(run: Path, step: int | None, changes: Mapping[str, Any], trust: b
     """Replays all combinations of the switches and writes the page of the step."""
     import torch
 
-    from dapo_lit.build.parts import Parts
     from dapo_lit.replays.page import step_page
-    from dapo_lit.replays.recorded_step import open_recording
+    from dapo_lit.replays.recorded_step import open_recording, without_benchmarks
 
     for key in changes:
         if not key.startswith("trainer."):
@@ -91,7 +87,7 @@ def write_page(run: Path, step: int | None, changes: Mapping[str, Any], trust: b
     torch.set_num_threads(recording.config.trainer.threads)
     sets = [frozenset(on) for size in range(len(REGISTER) + 1) for on in combinations(REGISTER, size)]
     configs = {on: changed(recording.config, {f"algorithm.techniques.{t}": t in on for t in REGISTER}) for on in sets}
-    tokenizer = Parts(recording.config).tokenizer
+    tokenizer = recording.parts().tokenizer
     out = run / REPLAYS / f"step_{recording.step:06d}.html"
     checks = between_combinations(recording.config)
     with TemporaryDirectory(dir=out.parent) as folder:
@@ -124,7 +120,6 @@ def replay_run(run: Path, step: int | None, changes: Mapping[str, Any], trust: b
     import pandas as pd
     import torch
 
-    from dapo_lit.build.parts import Parts
     from dapo_lit.replays.recorded_step import Replayed, open_recording, replay
     from dapo_lit.replays.tables import summary_row, token_table
 
@@ -134,7 +129,7 @@ def replay_run(run: Path, step: int | None, changes: Mapping[str, Any], trust: b
     torch.set_num_threads(recording.config.trainer.threads)
     out = run / REPLAYS / f"step_{recording.step:06d}"
     out.mkdir(parents=True, exist_ok=True)
-    tokenizer = Parts(recording.config).tokenizer
+    tokenizer = recording.parts().tokenizer
     rows = {}
     recorded: Replayed | None = None
     for name, config in arms.items():

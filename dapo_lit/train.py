@@ -84,18 +84,21 @@ def check_study(configs: Iterable[Config]) -> None:
     import torch
 
     from dapo_lit.build.parts import Parts
+    from dapo_lit.cli.same_inputs import check_same_inputs, prompt_day
     from dapo_lit.cli.study_plan import check_base, packed_cell
     from dapo_lit.preflight.training import check_run
-    from dapo_lit.runs.run_folder import is_done
+    from dapo_lit.runs.run_folder import is_done, run_path
 
     silence_libraries()
     for config in configs:
         arm = arm_of(config)
         if not is_done(config, arm) and not packed_cell(config, arm):
             torch.set_num_threads(config.trainer.threads)
-            parts = Parts(config)
+            path = run_path(config, arm)
+            parts = Parts(config, day=prompt_day(config, path))
             with parts.verifier:
                 check_run(parts)
+                check_same_inputs(config, path, inputs_of(parts))
             check_base(config, arm, start_of(parts))
             return
 
@@ -110,7 +113,7 @@ def run_study(study: Sweep, run: Callable[[Config, list[str]], None] = train) ->
         return code
     import dapo_lit.lit.fit  # noqa: F401  (so that the cells' processes inherit the imports)
 
-    if len(study.cells) > 1 and study.config.preflight:
+    if len(study.cells) > 1 and (study.config.preflight or study.config.fork):
         configs = (compose_run(study.composed(cell), Config) for cell in study.cells)
         if code := in_child(lambda: reported(lambda: check_study(configs))):
             return code
@@ -140,6 +143,7 @@ def run_study(study: Sweep, run: Callable[[Config, list[str]], None] = train) ->
 def train_first(config: Config, overrides: list[str], run_start: RunStart) -> None:
     """Rank 0: runs one training, which this process claims meanwhile, unless it is done or another process runs it."""
     from dapo_lit.build.parts import Parts
+    from dapo_lit.cli.same_inputs import check_same_inputs, prompt_day
     from dapo_lit.cli.study_plan import check_base, packed_cell
     from dapo_lit.lit.fit import own_callbacks
     from dapo_lit.preflight.training import check_run
@@ -161,19 +165,29 @@ def train_first(config: Config, overrides: list[str], run_start: RunStart) -> No
         return
     # Everything that can be wrong is checked before an older run is touched: no mistake moves it aside.
     with claimed(path) as owner:
-        parts = Parts(config, run_start.ranks)
+        parts = Parts(config, run_start.ranks, prompt_day(config, path))
         check_run(parts)
+        inputs = inputs_of(parts)
+        check_same_inputs(config, path, inputs)
         if not (config.resume and any((path / CHECKPOINTS).glob("step_*.ckpt"))):  # a checkpoint has its own start
             check_base(config, arm, start_of(parts))
         own_callbacks(config, path)
         check_loggers(config, path)
         check_room(path, parts.checkpoint_bytes)
-        folder = open_run(config, overrides, arm, owner)
+        folder = open_run(config, overrides, arm, owner, {"inputs": inputs, "prompt_date": parts.day.isoformat()})
         for fault in read_metrics(folder.path).faults if folder.resumes else ():
             print(f"warning: {folder.metrics}: {fault}")
         for lost in lost_files(folder.path, *TABLES):
             print(f"warning: {folder.path / lost} since it was written; the run goes on without it")
         train_in(folder, config, parts, run_start)
+
+
+def inputs_of(parts: Parts) -> dict[str, str]:
+    """The digests of what a run reads, with that of the training state that a fork continues."""
+    from dapo_lit.runs.resume import state_digest
+
+    state = state_digest(parts.config)
+    return {**parts.inputs, **({"state": state} if state else {})}
 
 
 def follow(config: Config, run_start: RunStart) -> None:
@@ -183,7 +197,7 @@ def follow(config: Config, run_start: RunStart) -> None:
 
     start = run_start.received()
     if start is not None:
-        fit(config, Parts(config, run_start.ranks), start, None, run_start.ranks)
+        fit(config, Parts(config, run_start.ranks, start.day), start, None, run_start.ranks)
 
 
 def train_in(folder: RunFolder, config: Config, parts: Parts, run_start: RunStart) -> None:
@@ -203,7 +217,7 @@ def train_in(folder: RunFolder, config: Config, parts: Parts, run_start: RunStar
         if state:
             continued = Path(config.fork.run) if config.fork else folder.path
             check_reference(continued, config, start_of(parts)["base_weights"])
-        start = StartPoint(folder, state)
+        start = StartPoint(folder, state, parts.day)
         bind(folder.path, step_of(state.name) if state and folder.resumes else 0)
         run_start.broadcast(start)
         if not folder.resumes:

@@ -114,3 +114,41 @@ def test_settings_that_do_not_fit_are_refused_before_anything_is_sampled(run, tm
     where = [] if overrides[0] in ("policy=tiny", "ckpt=runs/none") else [f"ckpt={run}"]
     with pytest.raises(UserError, match=named):
         evaluate(on_sums(tmp_path, *where, *overrides), [])
+
+
+def test_a_corrected_answer_is_sampled_again_and_no_other_problem(run, tmp_path, monkeypatch):
+    """With another prompt or answer under an id, the old samples say nothing; those of the other problems stay."""
+    asked: list[str] = []
+    original = resumable.evaluated_samples
+
+    def counted(prompts, n, engine, verifier, decode, sampling, done):
+        for sample in original(prompts, n, engine, verifier, decode, sampling, done):
+            asked.append(sample.problem_id)
+            yield sample
+
+    monkeypatch.setattr(resumable, "evaluated_samples", counted)
+    file = tmp_path / "own.jsonl"
+    rows = [{"id": f"q{a}", "problem": f"{a}+2=", "answer": str(a + 2)} for a in (1, 2, 3)]
+    own = (
+        "benchmark.source=file", f"benchmark.path={file}", "benchmark.options={}", "benchmark.num_problems=null",
+        "n=2", "show=0", f"ckpt={run}", "preflight=false",
+    )  # fmt: skip
+
+    def evaluated(*changes: dict) -> pd.DataFrame:
+        changed = [next((c for c in changes if c["id"] == row["id"]), row) for row in rows]
+        file.write_text("".join(json.dumps(row) + "\n" for row in changed))
+        asked.clear()
+        evaluate(on_sums(tmp_path / "evals", *own), [])
+        (table,) = (tmp_path / "evals").rglob("samples.parquet")
+        questions = json.loads((table.parent / "evaluation.json").read_text())["questions"]
+        samples = pd.read_parquet(table)
+        return samples[samples["problem_id"].map(questions) == samples["question_digest"]]
+
+    assert len(evaluated()) == 6
+    assert sorted(set(asked)) == ["q1", "q2", "q3"]
+    assert len(evaluated({**rows[1], "answer": "44"})) == 6
+    assert asked == ["q2", "q2"]
+    assert len(evaluated({**rows[1], "answer": "44"}, {**rows[2], "problem": "2+3="})) == 6
+    assert asked == ["q3", "q3"]
+    assert len(evaluated()) == 6
+    assert asked == []  # as it was first: those samples are still there

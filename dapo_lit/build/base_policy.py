@@ -1,6 +1,5 @@
 """The base policy that a task's config asks for: where it is from, which weights it has; pre-trained on first use."""
 
-import hashlib
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from dapo_lit.errors import DamagedError
 from dapo_lit.files import replacing
 from dapo_lit.manifest import read_manifest
 from dapo_lit.policy.base import BaseSpec, Demonstrations, Stage, default_cache, prepare_base
+from dapo_lit.policy.digests import weights_of
 from dapo_lit.tasks import chain_sum, four_sums, parity, string_programs
 
 CHARACTERS = {
@@ -78,11 +78,6 @@ def find_base(policy: Policy, task: Task) -> BasePolicy:
         return BasePolicy(folder, shipped["weights"], f"shipped with dapo_lit (made on {shipped['processor']})")
     folder = prepare_base(base_spec(policy, task))
     return BasePolicy(folder, weights_of(folder), f"pre-trained on this machine, {folder.parent}")
-
-
-def weights_of(folder: Path) -> str:
-    """A hash of the weights in a policy's folder."""
-    return hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()[:16]
 
 
 def pack_base(policy: Policy, task: Task, weights: str, bases: Path) -> str | None:

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Sequence
+from datetime import date
 from functools import cached_property
 from pathlib import Path
 
@@ -12,15 +13,26 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dapo_lit.build.base_policy import CHARACTERS, BasePolicy, find_base
 from dapo_lit.build.engine import build_engine
+from dapo_lit.build.inputs import (
+    benchmark_digest,
+    columns_digest,
+    problems_digest,
+    prompts_digest,
+    reward_functions,
+    sources,
+    template_digest,
+)
 from dapo_lit.build.models import uses_gpu
 from dapo_lit.build.problem_sets import OpenBenchmark, Problems, open_benchmark, problems
+from dapo_lit.chat_template import today
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.commands import load_benchmark
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import DataError
 from dapo_lit.data.templates import agreed_template
 from dapo_lit.engines.protocol import RolloutEngine, token_ids
-from dapo_lit.policy.load import load_model, load_tokenizer
+from dapo_lit.policy.digests import local_folder, model_of, tokenizer_of
+from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer
 from dapo_lit.policy.sharding import empty_model, load_shards
 from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.rewards.verifier import Verifier
@@ -29,11 +41,15 @@ from dapo_lit.rollout.reflection import MARK, WORDS
 
 
 class Parts:
-    """The parts of a run, each built on first use."""
+    """The parts of a run, each built on first use.
 
-    def __init__(self, config: Config, ranks: Ranks = ALONE) -> None:
+    day: the date in prompts whose chat template writes one; None: today.
+    """
+
+    def __init__(self, config: Config, ranks: Ranks = ALONE, day: date | None = None) -> None:
         self.config = config
         self.ranks = ranks
+        self.day = day or today()
         self.template = agreed_template(config.task.template, config.reward.extraction)
 
     @cached_property
@@ -53,6 +69,25 @@ class Parts:
     @cached_property
     def _base(self) -> BasePolicy:
         return find_base(self.config.policy, self.config.task)
+
+    @cached_property
+    def inputs(self) -> dict[str, str]:
+        """Digests of what the run reads (config/inputs.py); a part that is not on this machine is left out."""
+        config, found = self.config, self.problems
+        own = local_folder(config.policy.path) if config.policy.path else None
+        digests = {
+            "problems": problems_digest(found.train),
+            "heldout": problems_digest(found.heldout),
+            "columns": columns_digest([*found.train, *found.heldout]) if reward_functions(config) else None,
+            "prompts": prompts_digest([*self.train_prompts[0], *self.heldout_prompts[0]]),
+            "template": template_digest(self.template),
+            # A tokenizer that was made here is a function of the task; its files differ between versions of libraries.
+            "tokenizer": own and tokenizer_of(own, eos_ids(self.policy, self.tokenizer)),
+            "weights": own and model_of(own),  # of a base policy made here: base_weights
+            **{f"benchmark {b.settings.name}": benchmark_digest(b) for b in self.benchmarks},
+            **{f"source {path}": digest for path, digest in sources(config)},
+        }
+        return {name: digest for name, digest in digests.items() if digest}
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -164,6 +199,7 @@ class Parts:
                 seed=config.seed,
                 deadline_s=config.reward.deadline_s,
                 workers=self.num_workers,
+                day=self.day,
             )
             for benchmark in wanted
         ]
@@ -191,7 +227,8 @@ class Parts:
 
     def prompts(self, chosen: Sequence[Problem]) -> tuple[list[Prompt], int]:
         """Encodes the prompts, drops those above max_prompt_tokens, and returns how many were dropped."""
-        encoded = [Prompt(p, token_ids(self.template.encode(p.problem, self.tokenizer, p.before))) for p in chosen]
+        ids = self.template.encode_all([(p.problem, p.before) for p in chosen], self.tokenizer, self.day)
+        encoded = [Prompt(problem, token_ids(own)) for problem, own in zip(chosen, ids, strict=True)]
         kept = [p for p in encoded if len(p.ids) <= self.config.task.max_prompt_tokens]
         if chosen and not kept:
             raise DataError(

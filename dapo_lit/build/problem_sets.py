@@ -5,6 +5,7 @@ verifier, response limit within the policy's context.
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 from pathlib import Path
 
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -121,15 +122,20 @@ def open_benchmark(
     limit: int | None = None,
     deadline_s: float = 2.0,
     workers: int = 2,
+    day: date | None = None,
 ) -> OpenBenchmark:
-    """Reads the problems, encodes their prompts and lowers the response limit to fit the policy's context."""
+    """Reads the problems, encodes their prompts and lowers the response limit to fit the policy's context.
+
+    day: the date in prompts whose chat template writes one; None: today.
+    """
     chosen = benchmark_problems(benchmark)[:limit]
     verifier = Verifier(rule=benchmark.rule, extraction=benchmark.extraction, deadline_s=deadline_s, workers=workers)
     faults = [f"{p.id}: {fault}" for p in chosen if (fault := verifier.check_answer(p.answer))]
     if faults:
         raise DataError(f"benchmark.rule={benchmark.rule} cannot use {len(faults)} answers; the first: {faults[0]}")
     template = agreed_template(benchmark.template, benchmark.extraction, "benchmark.template", "benchmark.extraction")
-    prompts = [Prompt(p, token_ids(template.encode(p.problem, tokenizer, p.before))) for p in chosen]
+    ids = template.encode_all([(p.problem, p.before) for p in chosen], tokenizer, day)
+    prompts = [Prompt(problem, token_ids(own)) for problem, own in zip(chosen, ids, strict=True)]
     max_tokens, messages = response_limit(benchmark, prompts, policy)
     return OpenBenchmark(
         settings=benchmark,

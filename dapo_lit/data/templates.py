@@ -11,6 +11,7 @@ characters, so LaTeX needs no escaping.
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import date
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
@@ -21,7 +22,7 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 from typing_extensions import TypedDict
 
-from dapo_lit.chat_template import apply_chat_template
+from dapo_lit.chat_template import render_chats
 from dapo_lit.errors import UserError, suggestion
 
 if TYPE_CHECKING:
@@ -97,45 +98,55 @@ class PromptTemplate:
             content = shipped.read_text(encoding="utf-8")
         return _parse(name_or_path, content)
 
-    def render(self, problem_text: str) -> str | list[Message]:
+    def render(self, problem_text: str) -> str | list[Mapping[str, str]]:
         """The prompt with the problem in place: text, or chat messages."""
-        if self.text is not None:
-            return self.text.replace(PLACEHOLDER, problem_text)
-        *before, last = self.messages
-        return [
-            *(message.copy() for message in before),
-            {**last, "content": last["content"].replace(PLACEHOLDER, problem_text)},
-        ]
+        return self.chat(problem_text) if self.text is None else self.text.replace(PLACEHOLDER, problem_text)
 
     def encode(
         self, problem_text: str, tokenizer: "PreTrainedTokenizerBase", before: Sequence[Mapping[str, str]] = ()
     ) -> list[int]:
-        """The prompt's token ids.
+        """The prompt's token ids; of one problem, as `encode_all` gives them."""
+        return self.encode_all([(problem_text, before)], tokenizer)[0]
+
+    def encode_all(
+        self,
+        problems: Sequence[tuple[str, Sequence[Mapping[str, str]]]],
+        tokenizer: "PreTrainedTokenizerBase",
+        day: date | None = None,
+    ) -> list[list[int]]:
+        """The token ids of the prompts of many problems, which costs half of encoding one by one.
 
         Messages go through the tokenizer's chat template with the generation prompt appended; text gets the special
         tokens that the tokenizer adds (a BOS token for some base models).
-        before: the row's own messages before the problem, which take the place of the template's.
-        Raises TemplateError for messages if the tokenizer has no chat template or one that fails, or if `before` meets
-        a text.
+        problems: (statement, messages before it) of each; a row's own messages take the place of the template's.
+        day: the date in prompts whose chat template writes one; None: today.
+        Raises TemplateError for messages if the tokenizer has no chat template, or if messages before a statement meet
+        a text; ChatTemplateError if the chat template fails.
         """
-        prompt = self.render(problem_text)
-        if isinstance(prompt, str):
-            if before:
+        if not problems:
+            return []
+        if self.text is not None:
+            if any(before for _, before in problems):
                 raise TemplateError(
                     f"the template {self.name} is a text, but the problems are chats of several messages; "
                     "choose a template with messages, such as chat"
                 )
-            return list(tokenizer(prompt)["input_ids"])
+            texts = [self.text.replace(PLACEHOLDER, statement) for statement, _ in problems]
+            return list(tokenizer(texts)["input_ids"])
         if not tokenizer.chat_template:
             raise TemplateError(
                 f"the template {self.name} is a chat, but the tokenizer of {tokenizer.name_or_path or 'this policy'} "
                 "has no chat template; choose a text template (plain, dapo_base, gsm8k_few_shot) or another policy"
             )
-        messages = [*before, prompt[-1]] if before else prompt
-        # return_dict defaults to True in transformers 5 and to False in 4.
-        return list(
-            apply_chat_template(tokenizer, messages, add_generation_prompt=True, tokenize=True, return_dict=False)
-        )
+        texts = render_chats(tokenizer, [self.chat(statement, before) for statement, before in problems], day)
+        return list(tokenizer(texts, add_special_tokens=False)["input_ids"])  # the chat template has written them
+
+    def chat(self, problem_text: str, before: Sequence[Mapping[str, str]] = ()) -> list[Mapping[str, str]]:
+        """The messages of a prompt: those before the problem, the row's own or the template's, and the last one."""
+        *own, last = self.messages
+        content = last["content"].replace(PLACEHOLDER, problem_text)
+        first = before or [{"role": message["role"], "content": message["content"]} for message in own]
+        return [*first, {"role": last["role"], "content": content}]
 
     def around_problem(self) -> tuple[str, str]:
         """The parts before and after the problem, in the text or in the last message."""

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 
 import torch
@@ -10,12 +11,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from dapo_lit.build.base_policy import policy_folder
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.foreign import config_without_code
+from dapo_lit.config.inputs import differing, in_words, recorded
 from dapo_lit.config.sections import Policy
 from dapo_lit.errors import DamagedError
 from dapo_lit.manifest import read_manifest
-from dapo_lit.policy.load import load_model, load_tokenizer
+from dapo_lit.policy.digests import local_folder, tokenizer_of
+from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer
 from dapo_lit.policy.lora import fingerprint, merge
-from dapo_lit.run_files import CHECKPOINTS, CONFIG, RECORD, check_kept, read_config
+from dapo_lit.run_files import CHECKPOINTS, CONFIG, RECORD, check_kept, read_config, read_record
 from dapo_lit.runs.checkpoint_files import complete, fault
 from dapo_lit.runs.checkpoint_weights import base_fingerprint, policy_weights
 
@@ -30,6 +33,10 @@ class EvaluatedModel:
     label: str
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
+    tokenizer_digest: str = ""
+    """Of the tokenizer's files and the tokens that end a response; empty: unknown."""
+    day: date | None = None
+    """The date in the prompts of the run that the model is from."""
 
     @property
     def digest(self) -> str:
@@ -40,6 +47,16 @@ class EvaluatedModel:
             ends = torch.cat([flat[:EDGE], flat[-EDGE:]]).float().cpu().numpy().tobytes()
             digest.update(f"{name}{tuple(tensor.shape)}{float(flat.double().sum())!r}".encode() + ends)
         return digest.hexdigest()
+
+
+def _tokenizer_digest(path: str | None, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Empty for a base policy made here, whose files differ between versions of the libraries, and if it is unknown."""
+    folder = local_folder(path) if path else None
+    try:
+        ends = eos_ids(model, tokenizer)
+    except ValueError:  # which is reported before the first sample
+        ends = ()
+    return tokenizer_of(folder, ends) if folder else ""
 
 
 def open_model(ckpt: str | None, policy: Policy, device: str) -> EvaluatedModel:
@@ -61,7 +78,8 @@ def open_model(ckpt: str | None, policy: Policy, device: str) -> EvaluatedModel:
                 "evaluated by its folder, runs/<study>/<arm>/seed_<n>"
             )
             raise ConfigError(missing if ckpt and not place.exists() else str(error)) from None
-        evaluated = EvaluatedModel(place.name if ckpt else policy.name, model, tokenizer)
+        files = _tokenizer_digest(where, model, tokenizer)
+        evaluated = EvaluatedModel(place.name if ckpt else policy.name, model, tokenizer, files)
     chosen = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     return replace(evaluated, model=evaluated.model.to(chosen))
 
@@ -105,4 +123,12 @@ def open_run_model(place: Path) -> tuple[EvaluatedModel, Config]:
             merge(model, saved, config.policy.lora.alpha / config.policy.lora.rank)
         except KeyError as error:
             raise DamagedError(f"{chosen} holds adapters without {error}; choose another checkpoint") from None
-    return EvaluatedModel(f"{run.parent.name}-{run.name}-{chosen.stem}", model, tokenizer), config
+    label = f"{run.parent.name}-{run.name}-{chosen.stem}"
+    record = read_record(run)
+    files = _tokenizer_digest(config.policy.path, model, tokenizer)
+    if changed := differing(recorded(record), {"tokenizer": files} if files else {}):
+        raise ConfigError(
+            f"{in_words(changed, config.model_dump())} has changed since {run} was trained with it; restore its files"
+        )
+    day = date.fromisoformat(record["prompt_date"]) if record.get("prompt_date") else None
+    return EvaluatedModel(label, model, tokenizer, files, day), config

@@ -6,19 +6,31 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import date
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedModel
 
 from dapo_lit.build.engine import build_engine
 from dapo_lit.build.problem_sets import OpenBenchmark, open_benchmark
+from dapo_lit.chat_template import today
+from dapo_lit.config import ConfigError
 from dapo_lit.config.commands import EvaluateConfig
+from dapo_lit.config.inputs import differing
 from dapo_lit.data.templates import PromptTemplate
 from dapo_lit.engines.protocol import RolloutEngine, token_bytes
 from dapo_lit.evaluation.model_source import EvaluatedModel
 from dapo_lit.evaluation.sample_store import read_samples, write_samples
-from dapo_lit.evaluation.sampled import EvaluatedSample, Evaluation, evaluated_samples, summarise
+from dapo_lit.evaluation.sampled import (
+    EvaluatedSample,
+    Evaluation,
+    evaluated_samples,
+    question_digest,
+    sample_names,
+    summarise,
+)
 from dapo_lit.files import write_text
 from dapo_lit.preflight.policy import check_sampler
 from dapo_lit.preflight.problems import try_rewards
@@ -27,6 +39,8 @@ from dapo_lit.preflight.table import Finding, run_checks
 from dapo_lit.runs.run_folder import code_state, hardware, versions
 from dapo_lit.screen import StatusLine
 
+EVALUATION = "evaluation.json"
+"""What a folder of samples was made with; `questions` are those of the last evaluation, by problem."""
 SAVE_EVERY_S = 60.0
 """Seconds between writes of the samples so far."""
 
@@ -43,6 +57,7 @@ class Result:
 
 def evaluate_model(config: EvaluateConfig, evaluated: EvaluatedModel) -> Result:
     """Generates the missing samples and returns the evaluation of all; a kill loses at most a minute of them."""
+    day = prompt_day(Path(config.output) / config.benchmark.name, evaluated.day)
     benchmark = open_benchmark(
         config.benchmark,
         evaluated.tokenizer,
@@ -51,18 +66,39 @@ def evaluate_model(config: EvaluateConfig, evaluated: EvaluatedModel) -> Result:
         limit=config.limit,
         deadline_s=config.deadline_s,
         workers=config.workers,
+        day=day,
     )
     for message in benchmark.messages:
         print(message, flush=True)
-    folder = result_folder(config, evaluated, benchmark)
+    folder = result_folder(config, evaluated, benchmark, day)
     with benchmark.verifier:
         samples = with_missing(config, evaluated, benchmark, folder)
         n = config.n or config.benchmark.samples
         return Result(evaluated.label, folder, summarise(benchmark.prompts, n, samples, benchmark.verifier), benchmark)
 
 
-def result_folder(config: EvaluateConfig, evaluated: EvaluatedModel, benchmark: OpenBenchmark) -> Path:
-    """<output>/<benchmark>/<model>-<8 digits>: evaluations with equal samples share a folder and extend it."""
+def prompt_day(folder: Path, of_run: date | None) -> date:
+    """The date in prompts whose chat template writes one: the run's, else that of the first evaluation in a folder, so
+    that the models compared there read the same prompts."""
+    records = (_read_evaluation(file.parent) for file in sorted(folder.glob(f"*/{EVALUATION}")))
+    known = of_run or min((date.fromisoformat(r["prompt_date"]) for r in records if "prompt_date" in r), default=None)
+    return known or today()
+
+
+def _read_evaluation(folder: Path) -> dict[str, Any]:
+    """evaluation.json; {} where there is none or it cannot be read: nothing in it decides a sample."""
+    try:
+        record = json.loads((folder / EVALUATION).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def result_folder(config: EvaluateConfig, evaluated: EvaluatedModel, benchmark: OpenBenchmark, day: date) -> Path:
+    """<output>/<benchmark>/<model>-<8 digits>: evaluations with equal samples share a folder and extend it.
+
+    Raises ConfigError: the samples in it were made with another tokenizer, which the weights do not show.
+    """
     settings = benchmark.settings
     identity = {
         "weights": evaluated.digest,
@@ -76,8 +112,17 @@ def result_folder(config: EvaluateConfig, evaluated: EvaluatedModel, benchmark: 
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
     folder = Path(config.output) / settings.name / f"{evaluated.label}-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
-    record = identity | {"benchmark": settings.model_dump(), **code_state(), "versions": versions()}
-    write_text(folder / "evaluation.json", json.dumps(record | {"hardware": hardware()}, indent=2) + "\n")
+    digest = evaluated.tokenizer_digest
+    before, inputs = _read_evaluation(folder), {"tokenizer": digest} if digest else {}
+    if differing(before.get("inputs") or {}, inputs):
+        raise ConfigError(
+            f"the samples in {folder} were made with another tokenizer than {evaluated.label} has now; restore its "
+            "tokenizer files, or name another folder, output=..."
+        )
+    record = identity | {"inputs": inputs, "prompt_date": day.isoformat(), "benchmark": settings.model_dump()}
+    record |= {"questions": {prompt.problem.id: question_digest(prompt) for prompt in benchmark.prompts}}
+    record |= {**code_state(), "versions": versions(), "hardware": hardware()}
+    write_text(folder / EVALUATION, json.dumps(record, indent=2) + "\n")
     return folder
 
 
@@ -87,10 +132,10 @@ def with_missing(
     """The samples in the folder, after those that it lacked were generated in one engine call, so that its batch stays
     full."""
     done, n = read_samples(folder), config.n or config.benchmark.samples
-    samples = list(done.values())
-    wanted = {p.problem.id for p in benchmark.prompts}
-    existing = sum(s.problem_id in wanted and s.sample_index < n for s in samples)
-    total = len(benchmark.prompts) * n
+    samples = list(done.values())  # also those of questions as they were before an edit: they may come back
+    wanted = set(sample_names(benchmark.prompts, n))
+    existing = len(wanted & done.keys())
+    total = len(wanted)
     missing = total - existing
     if missing <= 0:
         print(f"all {total:,} samples are in {folder}")

@@ -174,7 +174,7 @@ def summarise(
     """The evaluation of the first `num_samples` samples (None: k) of every prompt."""
     n = num_samples or k
     found = {s.name: s for s in samples}
-    names = [(p.problem.id, question_digest(p), index) for p in prompts for index in range(n)]
+    names = sample_names(prompts, n)
     missing = [name for name in names if name not in found]
     if missing:
         raise ValueError(f"{len(missing)} samples are missing, the first is sample {missing[0][2]} of {missing[0][0]}")
@@ -187,6 +187,12 @@ def summarise(
 
 def _answers(samples: Iterable[EvaluatedSample]) -> list[tuple[str | None, bool]]:
     return [(s.extracted, s.correct) for s in samples if not s.missing]
+
+
+def sample_names(prompts: Iterable[Prompt], num_samples: int) -> list[SampleName]:
+    """The names of the first samples of every prompt, problem by problem."""
+    digests = [(prompt.problem.id, question_digest(prompt)) for prompt in prompts]
+    return [(*digest, index) for digest in digests for index in range(num_samples)]
 
 
 def question_digest(prompt: Prompt) -> str:

@@ -17,7 +17,8 @@ from transformers import PreTrainedModel
 from dapo_lit.build.engine import ranks_per_engine
 from dapo_lit.build.parts import Parts
 from dapo_lit.build.problem_sets import OpenBenchmark
-from dapo_lit.config import Config
+from dapo_lit.config import Config, ConfigError
+from dapo_lit.config.inputs import differing, in_words, kind_of_part
 from dapo_lit.data.order import ProblemOrder
 from dapo_lit.data.selection import SelectionReport
 from dapo_lit.engines.noise import stream_seed
@@ -253,7 +254,16 @@ class RolloutDataModule(LightningDataModule):
 
     def state_dict(self) -> dict[str, Any]:
         ahead = [step.mapped(lambda problem: problem.stub) for step in self._ahead.wait()]
-        return {"next_step": self.next_step, "collector": self.collector.state_dict(), "ahead": ahead}
+        state = {"next_step": self.next_step, "collector": self.collector.state_dict(), "ahead": ahead}
+        return state | {"inputs": self._inputs}
+
+    @property
+    def _inputs(self) -> dict[str, str]:
+        """Digests of what is trained on and from; {} on all ranks but the first, whose state is saved."""
+        if self.ranks.rank > 0:
+            return {}
+        inputs = self.parts.inputs
+        return {name: digest for name, digest in inputs.items() if kind_of_part(name) not in ("heldout", "benchmark")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.next_step = state["next_step"]
@@ -262,6 +272,11 @@ class RolloutDataModule(LightningDataModule):
             self._restore(state)
 
     def _restore(self, state: dict[str, Any]) -> None:
+        if changed := differing(state.get("inputs") or {}, self._inputs):  # absent in checkpoints of earlier versions
+            raise ConfigError(
+                f"the checkpoint was written with another state of {in_words(changed, self.config.model_dump())}; "
+                "restore that, or start a new run"
+            )
         self.collector.load_state_dict(state["collector"])
         whole = [group.group for group in self.collector.carried if group.finished] + self.collector.earlier
         for group in whole:  # a fork or a replay may shape rewards in another way than the run that saved them

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 
 import torch
@@ -51,6 +51,8 @@ class StartPoint:
 
     folder: RunFolder
     checkpoint: Path | None
+    day: date | None = None
+    """The date in prompts whose chat template writes one; None: today."""
 
 
 class RunStart:

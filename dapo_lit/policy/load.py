@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from dapo_lit.chat_template import ChatTemplateError, apply_chat_template
+from dapo_lit.chat_template import ChatTemplateError, render_chats
 from dapo_lit.files import replacing
 
 Shape = tuple[int, ...]
@@ -173,7 +173,7 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int | None:
         return None
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _MARK}]
     try:
-        tail = str(apply_chat_template(tokenizer, turns, tokenize=False)).rpartition(_MARK)[2]
+        tail = render_chats(tokenizer, [turns], add_generation_prompt=False)[0].rpartition(_MARK)[2]
     except ChatTemplateError:  # of no use here; a prompt that needs it fails by itself
         return None
     special = set(tokenizer.all_special_ids)

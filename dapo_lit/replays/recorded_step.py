@@ -8,6 +8,7 @@ losses and updates run as in training, and under the recorded switches they give
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,10 @@ from dapo_lit.replays.sketch import save_weights
 from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.records import Group
-from dapo_lit.run_files import CONFIG, before_step, check_kept, kept_states, read_config, read_table
+from dapo_lit.run_files import CONFIG, before_step, check_kept, kept_states, read_config, read_record, read_table
 from dapo_lit.runs.checkpoint_files import fault
 from dapo_lit.runs.checkpoint_weights import check_entries
-from dapo_lit.runs.resume import check_reference
+from dapo_lit.runs.resume import check_inputs, check_reference
 from dapo_lit.runs.rollout_table import rollouts_file
 from dapo_lit.runs.safe_loading import only_state
 from dapo_lit.step.batch import MicroBatch, RolloutStep, TokenBatch
@@ -51,6 +52,13 @@ class Recording:
     given: Container[str] | None = frozenset()
     """Dotted paths, such as that of a reward function, that the user named; None: all in the run's config are trusted.
     """
+
+    day: date | None = None
+    """The date in the run's prompts, if its chat template writes one."""
+
+    def parts(self, config: Config | None = None) -> Parts:
+        """The parts of the run, or of an arm with another config."""
+        return Parts(config or self.config, day=self.day)
 
     @property
     def num_groups(self) -> int:
@@ -84,7 +92,19 @@ def open_recording(run: Path, step: int | None, given: Container[str] | None = f
     examined = rows[rows["examined"]].to_dict("records")
     samples = [_sample(row) for row in examined]
     scores = {sample.key: _score(row) for sample, row in zip(samples, examined, strict=True)}
-    return Recording(chosen, config, checkpoint, {sample.key: sample for sample in samples}, scores, given)
+    record, by_key = read_record(run), {sample.key: sample for sample in samples}
+    day = datetime.fromisoformat(str(record["prompt_date"])).date() if record.get("prompt_date") else None
+    recording = Recording(chosen, config, checkpoint, by_key, scores, given, day)
+    if record.get("inputs"):
+        with only(given):
+            inputs = recording.parts(without_benchmarks(config)).inputs
+        check_inputs(run, config.model_dump(mode="json"), inputs, "replay a run that read what is there now")
+    return recording
+
+
+def without_benchmarks(config: Config) -> Config:
+    """They are not needed here, and would be loaded."""
+    return config.model_copy(update={"evaluation": config.evaluation.model_copy(update={"benchmarks": ()})})
 
 
 def _sample(row: Mapping[Any, Any]) -> Sample:
@@ -248,7 +268,7 @@ def trained_weights(module: DAPOModule) -> list[Tensor]:
 
 
 def _replay(recording: Recording, config: Config, weights_in: Path | None) -> Replayed:
-    parts = Parts(config)
+    parts = recording.parts(config)
     check_reference(recording.checkpoint.parent.parent, config, parts.base.weights if parts.base else None)
     datamodule = RolloutDataModule(config, parts)
     datamodule.setup("fit")

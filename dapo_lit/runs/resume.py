@@ -7,10 +7,12 @@ from typing import Any
 
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.identity import differences, flatten, identity, kind_of, with_defaults
+from dapo_lit.config.inputs import Inputs, are_several, in_words, unexplained
 from dapo_lit.config.sections import EXECUTION, HORIZON
 from dapo_lit.errors import DamagedError
 from dapo_lit.manifest import sum_of
 from dapo_lit.run_files import CHECKPOINTS, before_step, read_config, read_metrics, read_record
+from dapo_lit.runs.bind import step_of
 from dapo_lit.runs.checkpoint_files import fault
 
 
@@ -44,6 +46,30 @@ def changes_on_resume(run: Path, config: Config) -> dict[str, list[Any]]:
     return {key: values for key, values in changed.items() if kind_of(key) in (EXECUTION, HORIZON)}
 
 
+def check_inputs(run: Path, tree: Mapping[str, Any], inputs: Inputs, instead: str) -> None:
+    """Raises ConfigError if a run that is to be continued read something else than there is now, under its settings.
+
+    tree, inputs: of the run that would be made. instead: what to do if it is meant so.
+    """
+    refuse_other_inputs(str(run), read_record(run), read_config(run), tree, inputs, instead)
+
+
+def refuse_other_inputs(
+    name: str,
+    record: Mapping[str, Any],
+    known: Mapping[str, Any],
+    tree: Mapping[str, Any],
+    inputs: Inputs,
+    instead: str,
+) -> None:
+    """Raises ConfigError if a run, given by its run.json and its config, read something else than there is now."""
+    if names := unexplained(record, known, {"inputs": inputs}, tree):
+        has, them = ("have", "them") if are_several(names) else ("has", "it")
+        raise ConfigError(
+            f"{in_words(names, tree)} {has} changed since {name} read {them}; restore {them}, or {instead}"
+        )
+
+
 def progress(run: Path) -> dict[str, float]:
     """The part of each budget that the run has spent."""
     row = (read_metrics(run).rows or [{}])[-1]
@@ -55,16 +81,15 @@ def forked_from(config: Config) -> tuple[Path | None, dict[str, Any]]:
 
     Raises ConfigError, DamagedError: the run did not keep it, or it is damaged.
     """
-    if config.fork is None or config.fork.steps is None:
+    state = _state_of(config)
+    if state is None or config.fork is None:
         return None, {}
-    run, step = Path(config.fork.run), config.fork.steps[0]
-    state = before_step(run, step)
+    run, step = Path(config.fork.run), step_of(state.name)
     if not state.exists():
         raise ConfigError(f"{state}: no such training state; 'replay.record=[{step}]' of a run keeps it")
     if reason := fault(state):
         raise DamagedError(f"{state} is damaged ({reason}); fork from another step of {run}")
-    files = sorted(state.iterdir()) if state.is_dir() else [state]
-    digest = hashlib.sha256(" ".join(map(sum_of, files)).encode()).hexdigest()[:16]
+    digest = state_digest(config)
     # In place of the base policy's: forks of one state share their start, and of two states they do not.
     start = {"base_weights": digest, "base_origin": f"the state before step {step} of {run}"}
     return state, {"origin": {"run": str(run), "step": step, "state": digest}} | start
@@ -86,6 +111,20 @@ def check_reference(run: Path, config: Config, weights: str | None) -> None:
             f"{run} started from a base policy with the weights {before} ({origin}), and here they are {weights}, so "
             "its KL term would have another reference; policy.base_from=FOLDER names the folder that has the run's"
         )
+
+
+def state_digest(config: Config) -> str | None:
+    """A digest of the training state that a fork starts from; None for any other run, or if it is not there."""
+    state = _state_of(config)
+    if state is None or not state.exists():
+        return None
+    files = sorted(state.iterdir()) if state.is_dir() else [state]
+    return hashlib.sha256(" ".join(map(sum_of, files)).encode()).hexdigest()[:16]
+
+
+def _state_of(config: Config) -> Path | None:
+    fork = config.fork
+    return None if fork is None or fork.steps is None else before_step(Path(fork.run), fork.steps[0])
 
 
 def describe(changes: Mapping[str, list[Any]]) -> str:

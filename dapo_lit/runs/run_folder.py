@@ -121,12 +121,19 @@ def check_room(path: Path, checkpoint: int) -> None:
         )
 
 
-def open_run(config: Config, overrides: Sequence[str], arm: str, owner: str = "") -> RunFolder:
+def open_run(
+    config: Config,
+    overrides: Sequence[str],
+    arm: str,
+    owner: str = "",
+    read: Mapping[str, Any] | None = None,
+) -> RunFolder:
     """Finds or makes the folder of this run; `arm` is the name of its switches.
 
     What a resumed run changes is printed and recorded in run.json under `resumed_with`.
 
     owner: the token of the claim on the run.
+    read: the digests of what the run reads and the date in its prompts, for run.json.
 
     Raises ConfigError: resume=true without a run to resume, or the run there is another experiment.
     Raises DamagedError: the run there lacks a file, or a file is not as its manifest has it.
@@ -172,6 +179,7 @@ def open_run(config: Config, overrides: Sequence[str], arm: str, owner: str = ""
         seed=config.replicate,
         techniques=config.algorithm.techniques.model_dump(),
         config_hash=config_hash(tree),
+        **(read or {}),
         **code_state(),
         versions=versions(),
         hardware=hardware(),

@@ -7,6 +7,7 @@ of that at 0 and a quarter at each of -1 and 1 (Agresti and Min 2005, for matche
 everywhere still get an interval; p by sign flips of the questions that differ. Left out: cons@n.
 """
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,8 +39,14 @@ def flip_p(differences: np.ndarray) -> float:
 
 
 def by_question(folder: str, column: str) -> pd.Series:
-    """The mean of a column over the samples of each question that have a verdict."""
+    """The mean of a column over the samples of each question that have a verdict.
+
+    A folder also keeps samples of questions as they were before an edit; evaluation.json has the present ones.
+    """
     table = pd.read_parquet(Path(folder) / "samples.parquet")
+    file = Path(folder) / "evaluation.json"
+    if file.is_file() and (present := json.loads(file.read_text()).get("questions")):
+        table = table[table["problem_id"].map(present) == table["question_digest"]]
     return table[~(table["timed_out"] | table["failed"])].groupby("problem_id")[column].mean()
 
 

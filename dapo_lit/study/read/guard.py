@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from dapo_lit.config.identity import PACKING, identity
+from dapo_lit.config.inputs import are_several, causes, deciding, in_words, recorded
 from dapo_lit.study.designs import settings_of
 from dapo_lit.study.read.run import Run
 from dapo_lit.study.read.runs import Runs
@@ -22,7 +23,7 @@ def refusals(runs: Runs, registered: Collection[str] = ()) -> list[str]:
         registered or set[str]().union(*map(settings_of, runs.arms))
     )
     found = _mixed_code(runs) + _undeclared(config_differences(runs), declared)
-    return found + _within_arm(runs) + _unequal_bases(runs)
+    return found + _within_arm(runs) + _unequal_bases(runs) + _other_inputs(runs)
 
 
 def composed_refusals(configs: Mapping[str, Mapping[str, Any]], declared: Collection[str]) -> list[str]:
@@ -98,12 +99,30 @@ def _unequal_bases(runs: Runs) -> list[str]:
     first: dict[tuple[int, str], Run] = {}
     for run in runs:
         weights = run.record.get("base_weights")
-        if weights is None:  # an older run, or a policy from elsewhere
+        if weights is None or "origin" in run.record:  # an older run, a policy from elsewhere, or a fork of a state
             continue
         twin = first.setdefault((run.seed, base_recipe(run.identity)), run)
         if weights != twin.record["base_weights"]:
             return [f"{twin.name} and {run.name}: {other_base(twin.record, run.record)}"]
     return []
+
+
+def _other_inputs(runs: Runs) -> list[str]:
+    """A sentence for each part of what runs of equal settings read (config/inputs.py) that is not the same in all."""
+    first: dict[tuple[str, str], tuple[Run, str]] = {}
+    found: dict[str, str] = {}
+    for run in runs:
+        for name, digest in recorded(run.record).items():
+            settings = repr(sorted(deciding(name, run.identity).items()))
+            twin, known = first.setdefault((name, settings), (run, digest))
+            if digest != known and name not in found:
+                found[name] = f"{twin.name} ({known}) and {run.name} ({digest})"
+    reasons = []
+    for name in causes(found):
+        words, verb = in_words([name], runs.runs[0].config), "are" if are_several([name]) else "is"
+        apart = "these runs do not belong together; make those of one kind again"
+        reasons.append(f"{words} {verb} not the same in {found[name]}: {apart}")
+    return reasons
 
 
 def base_recipe(identity: Mapping[str, Any]) -> str:

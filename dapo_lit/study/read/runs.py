@@ -18,6 +18,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from dapo_lit.config.identity import same_experiment
+from dapo_lit.config.inputs import in_words, unexplained
 from dapo_lit.errors import DamagedError
 from dapo_lit.manifest import MANIFEST, RESTORE
 from dapo_lit.run_files import RECORD, TABLES, is_run, lost_files, read_config, read_metrics, read_record, read_table
@@ -173,6 +174,11 @@ def load(*paths: str | Path) -> Runs:
                     raise StudyError(
                         f"{twin.folder} and {run.folder} are the same cell with different configs or base policies; "
                         "name one of them"
+                    )
+                if names := unexplained(twin.record, twin.config, run.record, run.config):
+                    raise StudyError(
+                        f"{twin.folder} and {run.folder} are the same cell and read different things: "
+                        f"{in_words(names, run.config)}; name one of them"
                     )
     if not found:
         reasons = "; ".join(f"{folder}: {reason}" for folder, reason in unreadable.items())

@@ -1,0 +1,67 @@
+"""Computes the digests of what a run reads (config/inputs.py says which there are and when they are compared)."""
+
+import importlib.util
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from dapo_lit.build.problem_sets import OpenBenchmark
+from dapo_lit.config import Config
+from dapo_lit.data.problem import Problem
+from dapo_lit.data.templates import PromptTemplate
+from dapo_lit.imports import check_given
+from dapo_lit.policy.digests import digest_of
+from dapo_lit.rewards.functions import BUILT_IN
+from dapo_lit.rollout.records import Prompt
+
+OWN = ("dapo_lit", "math_answers")
+"""Packages whose source is in the `code_hash` of run.json."""
+
+
+def problems_digest(problems: Iterable[Problem]) -> str:
+    """Of ids, statements, answers and messages before them."""
+    return digest_of(
+        json.dumps([p.id, p.problem, p.answer, [[*m.items()] for m in p.before]]).encode() for p in problems
+    )
+
+
+def columns_digest(problems: Iterable[Problem]) -> str:
+    """Of the other columns, which a reward function may read."""
+    return digest_of(json.dumps(dict(p.meta), default=str).encode() for p in problems)
+
+
+def prompts_digest(prompts: Iterable[Prompt]) -> str:
+    """Of the token ids."""
+    return digest_of(prompt.ids.tobytes() for prompt in prompts)
+
+
+def template_digest(template: PromptTemplate) -> str:
+    """Of the template's text, wherever its file is."""
+    return digest_of([json.dumps([template.text, [[*m.items()] for m in template.messages]]).encode()])
+
+
+def benchmark_digest(benchmark: OpenBenchmark) -> str:
+    """Of problems, prompts, rule and sampling; where its file is does not matter."""
+    settings, sampling = benchmark.settings, benchmark.sampling
+    protocol = [settings.rule, settings.extraction, sampling.max_response_tokens, sampling.temperature, sampling.top_p]
+    problems = problems_digest(prompt.problem for prompt in benchmark.prompts)
+    pieces = [json.dumps(protocol), problems, prompts_digest(benchmark.prompts)]
+    return digest_of(piece.encode() for piece in pieces)
+
+
+def sources(config: Config) -> Iterator[tuple[str, str]]:
+    """Each path of a function outside the package that the config names, with a digest of its module's file."""
+    for path in (*reward_functions(config), config.algorithm.loss):
+        if "." not in path or path.partition(".")[0] in OWN:
+            continue
+        check_given(path)  # find_spec imports the packages above a module
+        spec = importlib.util.find_spec(path.rpartition(".")[0])
+        if spec is not None and spec.origin is not None and Path(spec.origin).is_file():
+            yield path, digest_of([Path(spec.origin).read_bytes()])
+
+
+def reward_functions(config: Config) -> Sequence[str]:
+    """The dotted paths of the reward functions that a config names."""
+    reward = config.reward
+    named = [reward.function, *(name for name in reward.weights or () if name not in BUILT_IN)]
+    return [*dict.fromkeys(path for path in named if path)]
