@@ -28,6 +28,8 @@ def measurements(run: Path, system: str | None) -> tuple[list[dict[str, Any]], M
 
         table = read_run(system, run).reset_index()
         return [dict(zip(table.columns, row, strict=True)) for row in table.to_numpy().tolist()], {}
+    if run.is_file():
+        raise UserError(f"{run} is a file, not the folder of a run; of another trainer's log, name it: --from trl")
     from dapo_lit.config.identity import flatten, with_defaults
     from dapo_lit.run_files import read_config, read_metrics
 

@@ -86,6 +86,7 @@ WRONG = [
     ("report", ["runs/none"], "runs/none"),
     ("report", ["runs", "--metric", "reward"], "--metric --from"),
     ("advise", ["runs/none"], "runs/none config.yaml"),
+    ("advise", ["good.jsonl"], "good.jsonl --from"),
     ("ablate", ["clip_higer", "model=micro", "data=good.jsonl"], "clip_higher"),
     ("__main__", ["trian"], "trian train"),
 ]  # fmt: skip
