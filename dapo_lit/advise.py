@@ -56,6 +56,8 @@ def lines(run: Path, steps: int | None, system: str | None) -> Iterator[str]:
         yield f"  {each.amount}"
         if each.acts is False and settings:
             yield f"  {record.condition.lever}"
+        if each.caution:
+            yield f"  {each.caution}"
         for first in each.like[:1]:
             yield f"  like {first}" + (f"; {len(each.like) - 1} more are alike" if each.like[1:] else "")
         if each.acts and each.compared and not each.like:

@@ -60,6 +60,35 @@ class Condition:
 
 
 @dataclass(frozen=True)
+class Caution:
+    """What a technique does besides what it is for, by what runs measure."""
+
+    metric: str
+    """In a run in which the switch is on."""
+    words: str
+    metric_while_off: str
+    """What the technique would do it to, in a run in which the switch is off."""
+    words_while_off: str
+    least: float
+    """Shares below this are not worth a line."""
+    remedy: str
+    averts: str
+    """The switch that averts it."""
+
+    def text(self, rows: Iterable[Mapping[str, Any]], on: bool | None, averted: bool) -> str:
+        """A sentence with the share measured; empty where there is next to none, or none was logged.
+
+        on: None: the run's settings are not known.
+        averted: the switch that averts it is on.
+        """
+        key, words = (self.metric, self.words) if on else (self.metric_while_off, self.words_while_off)
+        if averted and not on:
+            return ""
+        share = step_mean(rows, key)
+        return f"caution: {share:.1%} {words}; {self.remedy}" if share is not None and share >= self.least else ""
+
+
+@dataclass(frozen=True)
 class OwnSetting:
     """A setting that acts only while the switch is on (or off), and its value that changes nothing."""
 
@@ -91,6 +120,7 @@ class Technique:
     loss_argument: tuple[str, str] | None = None
     """The argument of the loss through which it acts, and what that argument is."""
     settings: tuple[OwnSetting, ...] = ()
+    caution: Caution | None = None
 
     @property
     def description(self) -> str:
@@ -180,6 +210,15 @@ REGISTER: dict[str, Technique] = {
                 ),
             ),
             settings=(OwnSetting("overlong.punish", "all"),),
+            caution=Caution(
+                "sampling/groups_wrong_with_advantages_frac",
+                "of the groups trained on are all wrong and have advantages from the penalty alone, for being short",
+                "rollout/groups_all_wrong_frac",
+                "of the groups are all wrong, and the penalty would reinforce their short answers",
+                0.01,
+                "dynamic sampling drops them, algorithm.overlong.punish=mixed or right takes the penalty off them",
+                "dynamic_sampling",
+            ),
         ),
         Technique(
             "token_level_loss",

@@ -1,5 +1,6 @@
 """`rollout/*`, `batch/*`, `reward/*`, `task/*`, `sampling/*`: pure functions of groups. Formulas: docs/metrics.md."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, pstdev
 
@@ -64,11 +65,36 @@ def accuracy_bounds(num_correct: int, num_verified: int, num_missing: int) -> tu
 
 
 def batch_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
-    """The same over the completions trained on, and the share of their groups that have no signal."""
-    outcome = _outcome([c for g in groups for c in g.completions])
-    return {f"batch/{key}": value for key, value in outcome.items()} | {
-        "sampling/groups_equal_rewards_frac": _mean(g.equal_rewards for g in groups)
+    """The same over the completions trained on, what their groups teach, and what wrong answers are taught.
+
+    A group whose answers are all wrong has advantages if a length penalty makes its rewards differ (DAPO Eq. 13), and
+    then they reinforce its short answers. Advantages here are those of Eq. 9, whatever the run's estimator.
+    """
+    completions = [c for g in groups for c in g.completions]
+    advantages = [a for g in groups for a in _relative([c.reward_shaped for c in g.completions])]
+    in_wrong = [g.num_correct == 0 for g in groups for _ in g.completions]
+    size = sum(map(abs, advantages))
+    size_in_wrong = sum(abs(a) for a, wrong in zip(advantages, in_wrong, strict=True) if wrong)
+    reinforced = [c for c, a in zip(completions, advantages, strict=True) if a > 0 and not c.correct]
+    return {f"batch/{key}": value for key, value in _outcome(completions).items()} | {
+        "sampling/groups_equal_rewards_frac": _mean(g.equal_rewards for g in groups),
+        "sampling/groups_wrong_with_advantages_frac": _mean(g.num_correct == 0 and not g.equal_rewards for g in groups),
+        "sampling/advantages_in_wrong_groups_frac": size_in_wrong / size if size else None,
+        "sampling/wrong_reinforced_frac": len(reinforced) / len(completions) if completions else None,
+        "sampling/wrong_reinforced_length": _mean(c.num_tokens for c in reinforced),
     }
+
+
+def _relative(rewards: Sequence[float]) -> list[float]:
+    """DAPO Eq. 9 without epsilon: rewards of a group less their mean, in standard deviations; 0 if all are equal.
+
+    >>> _relative([1.0, 0.0, -1.0]), _relative([0.5, 0.5])
+    ([1.0, 0.0, -1.0], [0.0, 0.0])
+    """
+    if math.isclose(min(rewards), max(rewards)):
+        return [0.0] * len(rewards)
+    mean, deviation = float(np.mean(rewards)), float(np.std(rewards, ddof=1))
+    return [(reward - mean) / deviation for reward in rewards]
 
 
 def task_metrics(groups: Sequence[Group], shares: Mapping[str, Callable[[str], bool]]) -> dict[str, float | None]:

@@ -76,6 +76,22 @@ def test_groups_whose_shaped_rewards_are_all_equal_are_counted():
     assert batch_metrics([])[key] is batch_metrics([])["batch/reward"] is None
 
 
+def test_wrong_groups_with_a_length_penalty_are_counted_with_the_short_answers_that_they_reinforce():
+    """Four groups of two, whose advantages are +-0.71 or 0: all wrong, the long answer punished; all wrong, with equal
+    rewards; mixed; all right."""
+    penalised = group(completion((1,), False), completion((1, 2, 3, 4), False))
+    penalised.completions[0].reward_shaped, penalised.completions[1].reward_shaped = 0.0, -1.0
+    equal = group(completion((1, 2), False), completion((1, 2), False))
+    mixed, right = GROUPS[0], GROUPS[1]
+    found = batch_metrics([penalised, equal, mixed, right])
+    keys = ("groups_wrong_with_advantages", "advantages_in_wrong_groups", "wrong_reinforced")
+    assert [found[f"sampling/{key}_frac"] for key in keys] == [0.25, pytest.approx(0.5), 0.125]
+    assert found["sampling/wrong_reinforced_length"] == 1.0
+    without = batch_metrics([equal, right])
+    assert [without[f"sampling/{key}_frac"] for key in keys] == [0.0, None, 0.0]
+    assert without["sampling/wrong_reinforced_length"] is None
+
+
 def test_a_metric_of_a_task_is_the_share_of_responses_for_which_it_holds():
     shares = {"task/steps_frac": lambda text: "=" in text, "task/any": lambda text: True}
     assert task_metrics(GROUPS, shares) == {"task/steps_frac": 0.75, "task/any": 1.0}

@@ -67,6 +67,20 @@ def test_a_run_in_which_a_technique_cannot_act_resembles_no_study():
     assert of("dynamic_sampling", rows(**more), known=known).like == tuple(known)
 
 
+def test_the_length_penalty_of_groups_that_are_all_wrong_is_a_caution_unless_dynamic_sampling_drops_them():
+    measured = {"rollout__truncated_frac": 0.1, "rollout__groups_all_wrong_frac": 0.33}
+    seen = rows(**measured, sampling__groups_wrong_with_advantages_frac=0.25)
+    off, on = {"techniques.soft_overlong_punishment": False}, {"techniques.soft_overlong_punishment": True}
+    filtered = {"techniques.dynamic_sampling": True}
+    assert "25.0%" in of("soft_overlong_punishment", seen, on).caution
+    assert "33.0%" in of("soft_overlong_punishment", seen, off).caution
+    assert "33.0%" in of("soft_overlong_punishment", seen, {}).caution  # a log whose settings are not known
+    assert of("soft_overlong_punishment", seen, off | filtered).caution == ""
+    spared = rows(**measured, sampling__groups_wrong_with_advantages_frac=0.0)
+    assert of("soft_overlong_punishment", spared, on).caution == ""
+    assert of("overlong_filtering", seen, on).caution == ""
+
+
 def test_every_finding_measured_what_the_register_compares():
     for each in findings():
         condition = REGISTER[each.technique].condition

@@ -64,6 +64,8 @@ class Advice:
     """The studies that the run resembles, most base policies first; none where it cannot act."""
     compared: bool = True
     """False where the run did not log what such studies resemble each other in."""
+    caution: str = ""
+    """What else the technique does to the run, or would do, in a sentence; empty for nothing."""
 
 
 def findings() -> tuple[Found, ...]:
@@ -92,7 +94,9 @@ def advice(
     near = resembling(technique, {record.condition.metric: mean} | others, found) if acts else ()
     if acts and unknown:
         words.append(f"compared with no study, for want of {' and '.join(unknown)}")
-    return Advice(technique, on, acts, "; ".join([amount, *words]), near, not unknown)
+    caution, other = record.caution, "" if record.caution is None else f"techniques.{record.caution.averts}"
+    text = caution.text(rows, on, bool(settings.get(other))) if caution and acts else ""
+    return Advice(technique, on, acts, "; ".join([amount, *words]), near, not unknown, text)
 
 
 def resembling(technique: str, measured: Mapping[str, float], found: Iterable[Found]) -> tuple[Found, ...]:
