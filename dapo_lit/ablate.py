@@ -22,6 +22,7 @@ from typing import Any, TextIO
 from dapo_lit.cli.arguments import CommandParser
 from dapo_lit.cli.command import compose, reported
 from dapo_lit.cli.overrides import check_overrides
+from dapo_lit.cli.study_launch import check_code
 from dapo_lit.cli.workers import in_child, workers_for
 from dapo_lit.command_text import command, setting
 from dapo_lit.config import Config, config_folder
@@ -63,6 +64,7 @@ def ablate(options: argparse.Namespace, own: list[str], typed: str) -> list[str]
         f"study.arms=[{arm},{Arm(DAPO | {technique}).name}]", f"study.reference={arm}",
     ]  # fmt: skip
     config, record = compose(*settings, f"study.arm='{arm}'"), REGISTER[technique]
+    check_code(config)
     rows, acts = probe(technique, config, settings, 1)
     if acts:
         print("\n".join(cost(config, rows)), flush=True)

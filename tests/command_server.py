@@ -73,6 +73,8 @@ def main() -> None:
     torch.set_num_threads(1)
     for name in IMPORTED:
         import_module(name)
+    # The checkout is one that is being changed; tests/test_study_launch.py tests that studies refuse it.
+    import_module("dapo_lit.cli.study_launch").uncommitted = list
     import_module("dapo_lit.cli.config_tree").composed_tree(["+experiment=four_sums"])  # Hydra's grammars and plugins
     gc.collect()
     gc.freeze()  # a process that is forked has not to look through all this

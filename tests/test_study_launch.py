@@ -21,10 +21,11 @@ from dapo_lit.cli.study_launch import prepare
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.identity import identity
 from dapo_lit.runs.claim import holder
+from dapo_lit.runs.code_state import uncommitted
 from dapo_lit.status import main as status
 from dapo_lit.study.read.packed_cells import write_packed
 from dapo_lit.study.read.registration import read_plan
-from dapo_lit.study.read.runs import load
+from dapo_lit.study.read.runs import StudyError, load
 from dapo_lit.train import run_study, train
 
 TINY = (
@@ -34,6 +35,12 @@ TINY = (
 )  # fmt: skip
 OTHER = "dapo@rollout.noise_stream=1"
 STUDY = Path("runs/placebo_four_sums")
+
+
+@pytest.fixture(autouse=True)
+def committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Studies are tested before their code is committed."""
+    monkeypatch.setattr("dapo_lit.cli.study_launch.uncommitted", list)
 
 
 def train_here(*arguments: str, cwd: Path) -> int:
@@ -115,6 +122,39 @@ def test_one_cell_can_be_run_by_name_and_a_seed_beyond_the_plan_is_an_edit_of_it
     assert f"{OTHER}/seed_2" in done_at(study / STUDY)
     edits = read_plan(study / STUDY)[1]
     assert [edit.split(" was changed")[0] for edit in edits] == ["seeds"]
+
+
+def test_a_study_of_uncommitted_code_is_refused_and_a_pilot_of_it_registers_no_comparison(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dapo_lit.cli.study_launch.uncommitted", lambda: ["dapo_lit/train.py", "conf/studies.yaml"])
+    study = ["-m", "+study=kl_null", "+regime=joint"]
+    with pytest.raises(ConfigError, match=r"dapo_lit/train\.py and 1 more.*study\.pilot=true"):
+        prepare(study)
+    assert not (tmp_path / "runs").exists()
+    sweep = prepare([*study, "study.pilot=true", "seed=0"])[1]  # one pair would be too few to decide anything
+    sweep.register()
+    (entry,) = json.loads((sweep.folder / "study.json").read_text())
+    assert (entry["plan"]["pilot"], entry["plan"]["families"], len(entry["git_commit"])) == (True, [], 40)
+    started(sweep.folder)
+    monkeypatch.setattr("dapo_lit.cli.study_launch.uncommitted", list)
+    with pytest.raises(StudyError, match="pilot true, now false"):  # what was a pilot stays one
+        prepare(study)
+    prepare(["-m", "+experiment=ablate_token_level_loss"])
+
+
+def test_uncommitted_files_of_code_are_named_and_pages_are_not(tmp_path, monkeypatch):
+    for name in ("dapo_lit", "conf", "docs"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a").write_text("1")
+    monkeypatch.setattr("dapo_lit.runs.code_state.ROOT", tmp_path)
+    assert uncommitted() == []  # no checkout
+    for command in ("init -q", "add .", "-c user.name=t -c user.email=t commit -qm t"):
+        subprocess.run(["git", *command.split()], cwd=tmp_path, check=True)
+    (tmp_path / "docs" / "a").write_text("2")
+    assert uncommitted() == []
+    (tmp_path / "dapo_lit" / "a").write_text("2")
+    (tmp_path / "conf" / "new").write_text("1")
+    assert uncommitted() == ["dapo_lit/a", "conf/new"]
 
 
 def test_a_seed_that_would_count_before_the_registered_ones_is_refused(tmp_path, monkeypatch):

@@ -22,6 +22,7 @@ from dapo_lit.cli.workers import Cell
 from dapo_lit.config import Config, ConfigError, config_folder, parse
 from dapo_lit.config.shipped import base_of, is_group
 from dapo_lit.errors import suggestion
+from dapo_lit.runs.code_state import code_state, uncommitted
 from dapo_lit.screen import printable
 from dapo_lit.study.designs import Arm, Design, read_arms
 
@@ -67,7 +68,7 @@ class Sweep:
         from dapo_lit.study.read.registration import register
 
         packed = self.config.own_study.packed
-        digest = register(self.folder, self.plan, Path(packed) if packed else None)
+        digest = register(self.folder, self.plan, Path(packed) if packed else None, code_state())
         found = [f"{f.name} (comparisons: {len(f.contrasts)}, alpha: {f.alpha:g})" for f in self.plan.families]
         if found:
             print(f"registered {digest[:12]}, to decide {'; '.join(found)}", flush=True)
@@ -117,6 +118,8 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None]:
     check_arms(study, tree)
     if multirun:
         check_power(study, config, seeds)
+    if multirun and chosen:
+        check_code(config)
     cells = tuple(Cell(arm.name, seed) for seed in seeds for arm in arms)
     plan = make_plan(study, config, seeds, multirun)
     sweep = Sweep(config, plan, multirun, cells, (*plain, *last), kept)
@@ -126,6 +129,18 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None]:
         as_made = ", ".join(f"{key}={json.dumps(value)}" for key, value in kept.items())
         print(printable(f"as the packed cells were made: {as_made}"), flush=True)
     return list(arguments), sweep
+
+
+def check_code(config: Config) -> None:
+    """Refuses a study of code or configs that no commit holds: nobody could make its cells again. A fork is a look at
+    one run, and decides nothing unless it is asked to."""
+    if config.fork or config.own_study.pilot or not (changed := uncommitted()):
+        return
+    others = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+    raise ConfigError(
+        f"study {config.own_study.name}: uncommitted changes in {changed[0]}{others}, so that no commit would hold "
+        "what its cells ran. Commit them; or add study.pilot=true, which registers a pilot: effects without verdicts"
+    )
 
 
 def _cells(study: Design, config: Config, given: Sequence[Override], multirun: bool) -> tuple[list[Arm], list[int]]:

@@ -142,7 +142,7 @@ def _on_its_outcome(label: str, technique: str | None, weights: Mapping[str, flo
 def check_power(study: Design, config: Config, seeds: Sequence[int]) -> None:
     """Refuses a study whose test cannot reach alpha, whatever its runs turn out to be."""
     section = config.own_study
-    if section.underpowered or _registered_plan(config):  # further pairs of a registered study are never too few
+    if section.underpowered or section.pilot or _registered_plan(config):  # further pairs of one are never too few
         return
     every = set(seeds)
     units = _units(config, every)
@@ -195,10 +195,12 @@ def make_plan(study: Design, config: Config, seeds: Sequence[int], multirun: boo
         arms=study.names,
         seeds=tuple(sorted(registered)),
         bases=section.bases if config.policy.path is None else (),
-        families=families(study, config),
+        families=() if section.pilot else families(study, config),
         rule=RULE.format(units="runs of one base policy" if one else "base policies"),
         stopping=_stopping(config, before, registered),
         budget=config.budget.model_dump() | {"wall_s": None},  # as plans of earlier versions have it
+        budgets=section.budgets,
+        pilot=section.pilot,
         alpha=section.alpha,
         declared=tuple(sorted(study.declared)),
     )

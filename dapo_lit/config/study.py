@@ -73,6 +73,9 @@ class Study(Section):
     allow."""
     pairs: dict[str, tuple[str, ...]] | None
     """Comparisons of any two arms, by the family that decides them: {against DAPO: [dapo@clip.high=0.5 - dapo]}."""
+    budgets: tuple[PositiveInt, ...]
+    """Generated tokens at which a report gives differences at equal tokens, registered with the study; []: it takes
+    quarters of what all pairs reach."""
     margin: Annotated[float, Field(gt=0)] | None
     """A difference of the metric that is too small to matter; null: none is named, so no arms are called equivalent."""
     until: Literal["decided"] | None
@@ -81,6 +84,9 @@ class Study(Section):
     """The most seeds that `until` runs; alpha is spent over them."""
     underpowered: bool
     """Run the study although its exact test cannot reach alpha with these seeds."""
+    pilot: bool
+    """Run it whatever the state of the code, and register no comparison: its report has effects without verdicts. A
+    study of a checkout with uncommitted changes has to be one."""
     workers: PositiveInt | None
     """Cells that a multirun runs at once; null: as many as there are cores (one on a GPU)."""
     packed: str | None

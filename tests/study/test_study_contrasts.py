@@ -15,7 +15,7 @@ from dapo_lit.study.designs import Arm, cube
 from dapo_lit.study.read import guard, outcomes
 from dapo_lit.study.read.curves import band
 from dapo_lit.study.read.health import findings
-from dapo_lit.study.read.registration import Family, Plan, Registered, late_registration, read_plan
+from dapo_lit.study.read.registration import Family, Plan, Registered, doubts, read_plan
 from dapo_lit.study.read.registration import register as register_plan
 from dapo_lit.study.read.run import Run
 from dapo_lit.study.read.runs import StudyError, load, read_run
@@ -204,8 +204,14 @@ def test_the_base_seed_may_follow_the_seed_but_nothing_else_may(tmp_path: Path) 
     assert guard.refusals(load(tmp_path)) == ["dapo/seed_0 and dapo/seed_2 differ in algorithm.epochs"]
 
 
-def test_a_plan_registered_after_the_first_run_started_is_marked(tmp_path: Path) -> None:
+def test_a_plan_of_after_the_first_run_of_a_pilot_and_of_other_code_is_marked(tmp_path: Path) -> None:
     write_run(tmp_path)
-    assert "No plan" in (late_registration(tmp_path / "table1", load(tmp_path)) or "")
-    register_plan(tmp_path / "table1", Plan("table1"))
-    assert "after the first run had started" in (late_registration(tmp_path / "table1", load(tmp_path)) or "")
+    study, runs = tmp_path / "table1", load(tmp_path).runs
+    assert "No plan" in doubts(study, runs)[0]
+    register_plan(study, Plan("table1"))
+    (late,) = doubts(study, runs)
+    assert "after the first run had started" in late
+    (study / "study.json").unlink()
+    register_plan(study, Plan("table1", pilot=True), code={"code_hash": "of the plan"})
+    pilot, other, late = doubts(study, runs)
+    assert ("pilot" in pilot, "of the plan" in other) == (True, True)

@@ -35,7 +35,7 @@ def registered_effects(runs: Runs, plan: Plan | None, reference: str | None, met
 
 def families_of(runs: Runs, plan: Plan | None, reference: str | None, metric: str) -> tuple[Family, ...]:
     """The registered families; of a plan that named no contrasts, the family that it named, in its primary metric."""
-    if plan is None or plan.event or plan.families:
+    if plan is None or plan.event or plan.families or plan.pilot:
         return plan.families if plan else ()
     known = contrasts(runs.usable.arms, reference)
     name = plan.family or primary_family(known)

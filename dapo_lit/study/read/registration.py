@@ -1,16 +1,16 @@
 """The plan that a study registered before its first run: study.json.
 
-    [{"at": "2026-11-23T...", "digest": "<sha256>", "plan": {...}}, ...]
+    [{"at": "2026-11-23T...", "digest": "<sha256>", "git_commit": "<sha1>", "code_hash": "...", "plan": {...}}, ...]
 
-The launch writes the first entry before the first cell. Once a run has started, a later command may add seeds, which
-appends an entry with its date; one that promises anything else is refused. The digest is the SHA-256 of the plan as
-canonical JSON.
+The launch writes the first entry before the first cell, with the state of the code as run.json has it. Once a run has
+started, a later command may add seeds, which appends an entry with its date; one that promises anything else is
+refused. The digest is the SHA-256 of the plan as canonical JSON.
 """
 
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +22,8 @@ from dapo_lit.files import make_folder, write_text
 from dapo_lit.study.read.run import Run, StudyError
 
 FILE, LOCK = "study.json", ".study.lock"
+CODE = ("git_commit", "code_hash")
+"""What an entry says of the code, in the keys of run.json."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,13 @@ class Plan:
     """The rule that ends the study."""
     budget: Mapping[str, float | None] | None = None
     """Limits on steps, tokens_generated and wall_s; a run ends at the first that it reaches."""
+    budgets: tuple[int, ...] = ()
+    """Generated tokens at which differences are reported where both sides have generated as many; empty: none named."""
     alpha: float = 0.05
     declared: tuple[str, ...] = ()
     """Config keys in which arms may differ, in addition to the switches."""
+    pilot: bool = False
+    """Nothing is decided, and the code may have been of no commit."""
     event: Mapping[str, Any] | None = None
     """In plans of earlier versions, a time-to-event outcome, which reports no longer decide."""
 
@@ -86,7 +92,9 @@ class Plan:
         unknown = set(tree) - set(cls.__dataclass_fields__)
         if unknown or "study" not in tree:
             raise StudyError(f"a study's plan: unknown keys {sorted(unknown)}, study={tree.get('study')!r}")
-        lists = {key: tuple(tree[key] or ()) for key in ("arms", "seeds", "bases", "declared") if key in tree}
+        lists = {
+            key: tuple(tree[key] or ()) for key in ("arms", "seeds", "bases", "budgets", "declared") if key in tree
+        }
         return cls(**{**tree, **lists, "families": tuple(map(_family, tree.get("families", ())))})
 
     @property
@@ -123,8 +131,12 @@ def entries_in_force(folder: Path, packed: Path | None = None) -> list[dict[str,
     return (read_entries(folder) if started else []) or (read_entries(packed) if packed else [])
 
 
-def with_plan(entries: list[dict[str, Any]], plan: Plan, folder: Path) -> list[dict[str, Any]]:
+def with_plan(
+    entries: list[dict[str, Any]], plan: Plan, folder: Path, code: Mapping[str, str | None] | None = None
+) -> list[dict[str, Any]]:
     """The entries with what the plan adds to them: all of it to none, else its seeds.
+
+    code: `git_commit` and `code_hash` of what is about to run; None where nothing will be written.
 
     Raises StudyError: the entries promise anything else than the plan.
     """
@@ -141,21 +153,29 @@ def with_plan(entries: list[dict[str, Any]], plan: Plan, folder: Path) -> list[d
         tree = {**registered, "seeds": sorted({*registered["seeds"], *plan.seeds})}
         if tree == registered:
             return entries
-    return [*entries, {"at": datetime.now(UTC).isoformat(timespec="seconds"), "digest": digest(tree), "plan": tree}]
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    known_code = {key: (code or {}).get(key) for key in CODE}
+    return [*entries, {"at": at, "digest": digest(tree), **known_code, "plan": tree}]
 
 
-def register(folder: Path, plan: Plan, packed: Path | None = None) -> str:
+def register(folder: Path, plan: Plan, packed: Path | None = None, code: Mapping[str, str | None] | None = None) -> str:
     """Writes the plan into the study's folder and returns its digest. A plan of which no run has started is replaced;
     to any other, only seeds are added.
 
     packed: the packed cells that the study extends; their registration is taken over.
+    code: as in `with_plan`.
     """
     make_folder(folder)
     with FileLock(folder / LOCK):  # two commands may start the same study
-        own, entries = read_entries(folder), with_plan(entries_in_force(folder, packed), plan, folder)
-        if [entry["plan"] for entry in own] != [entry["plan"] for entry in entries]:
+        own, entries = read_entries(folder), with_plan(entries_in_force(folder, packed), plan, folder, code)
+        if list(map(_promise, own)) != list(map(_promise, entries)):
             write_text(folder / FILE, json.dumps(entries, indent=1) + "\n")
     return digest(entries[-1]["plan"])
+
+
+def _promise(entry: Mapping[str, Any]) -> list[Any]:
+    """An entry without its date."""
+    return [entry.get(key) for key in ("plan", *CODE)]
 
 
 def _short(value: Any) -> str:
@@ -201,13 +221,20 @@ def last_plan(folder: Path) -> Plan | None:
     return Plan.read(entries[-1]["plan"]) if entries else None
 
 
-def late_registration(folder: Path, runs: Iterable[Run]) -> str | None:
-    """A sentence if the plan was registered after the first run had started, as once study.json was deleted."""
+def doubts(folder: Path, runs: Sequence[Run]) -> list[str]:
+    """What speaks against a registration, a sentence each: there is none, it is a pilot's, runs ran other code, or
+    one had started before (as when study.json is deleted)."""
     entries = read_entries(folder)
     if not entries:
-        return "No plan was registered before the first run."
+        return ["No plan was registered before the first run."]
+    found = []
+    if entries[0]["plan"].get("pilot"):
+        found.append("A pilot: nothing was registered to be decided, and its code need not have been committed.")
+    named = {entry["code_hash"] for entry in entries if entry.get("code_hash")}
+    if named and (others := {str(run.record.get("code_hash")) for run in runs} - named):
+        found.append(f"Registered with the code {', '.join(sorted(named))}; runs ran {', '.join(sorted(others))}.")
     starts = [datetime.fromisoformat(str(run.record["started_at"])) for run in runs if run.record.get("started_at")]
     at = datetime.fromisoformat(str(entries[0]["at"]))
     if starts and min(starts) < at:
-        return f"The plan was registered at {at}, after the first run had started ({min(starts)})."
-    return None
+        found.append(f"The plan was registered at {at}, after the first run had started ({min(starts)}).")
+    return found

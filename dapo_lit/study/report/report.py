@@ -15,7 +15,7 @@ from dapo_lit.study.figures.style import Drawing
 from dapo_lit.study.read.calibrations import FILE, read_calibration
 from dapo_lit.study.read.health import findings, learned
 from dapo_lit.study.read.outcomes import amount, outcome, primary_metric, unit, with_interval
-from dapo_lit.study.read.registration import Plan, late_registration, read_plan
+from dapo_lit.study.read.registration import Plan, doubts, read_plan
 from dapo_lit.study.read.runs import Runs, StudyError, load, study_folder
 from dapo_lit.study.report.document import Document, Part, Table, bullets, in_terminal, is_empty
 from dapo_lit.study.report.explore import exploration
@@ -40,8 +40,7 @@ def make_report(
     plan, edits = read_plan(home)
     results = replace(analyse(runs, plan, tuple(edits), metric), calibration=read_calibration(runs, home))
     lead = page_one(results)
-    late = late_registration(home, runs)
-    document = build(results, lead, command, [*notes, *([late] if late else [])])
+    document = build(results, lead, command, [*notes, *doubts(home, runs.runs)])
     (out / "figures").mkdir(parents=True, exist_ok=True)
     tables = {}
     for part in document.parts:

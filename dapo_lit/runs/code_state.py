@@ -1,0 +1,48 @@
+"""The state of the code that runs: its commit, what differs from it, and a hash of the source files.
+
+Imports nothing heavy: a study asks before it composes a cell.
+"""
+
+import hashlib
+import subprocess
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+CODE = ("dapo_lit", "math_answers", "conf", "pyproject.toml")
+"""What decides, in a checkout, how a run goes."""
+
+
+@cache
+def code_state() -> dict[str, str | None]:
+    """The commit, a hash of the changes since it, and a hash of the package's source files.
+
+    Read once per process, because a multirun runs the code that it loaded, whatever is edited meanwhile.
+    """
+    package = ROOT / "dapo_lit"
+    digest = hashlib.sha256()
+    for file in sorted(package.rglob("*.py")):
+        digest.update(str(file.relative_to(package)).encode() + file.read_bytes())
+    diff = git("diff", "HEAD")
+    return {
+        "git_commit": git("rev-parse", "HEAD"),
+        "git_dirty_hash": hashlib.sha256(diff.encode()).hexdigest()[:16] if diff else None,
+        "code_hash": digest.hexdigest()[:16],
+    }
+
+
+def uncommitted() -> list[str]:
+    """Files of code and configs that differ from the checkout's commit or are not in it; none outside a checkout."""
+    lines = git("status", "--porcelain", "--untracked-files=all", "--", *CODE) or ""
+    return [line.split(maxsplit=1)[1] for line in lines.splitlines()]
+
+
+def git(*arguments: str) -> str | None:
+    """The output of a git command in the package's checkout; None outside one."""
+    if not (ROOT / ".git").exists():
+        return None
+    try:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.decode(errors="replace").strip()
