@@ -4,11 +4,17 @@
 
 A study compares four arms with one reference. The difference of a pair is the arm's effect, the base policy's own
 deviation from it (standard deviation tau) and the noise of two runs (together sigma = 1). `false_decisions` is the
-share of 20,000 studies without any effect in which something is decided by each look, with its upper 95 % bound;
-`last_of_four` the same for the one comparison that is left when three are decided, at the whole alpha. Effects are in
+share of 20,000 studies without any mean effect in which something is decided by each look, with its upper 95 % bound;
+`last of four` the same for the one comparison that is left when three are decided, at the whole alpha. Effects are in
 standard deviations of a pair over bases. Rules: 12 bases; four seeds on each of three bases, runs taken as units, as
-studies had it before; six pairs and then six more, tested again each time; alpha spending with 1 and 2 as power;
+studies had it before; six pairs and then six more, tested again each time; alpha spending in proportion to the bases;
 e-values for symmetric differences, a mixture of exp(z) / cosh(z) (de la Pena 1999; Ramdas et al. 2020).
+
+The rule assumes that a base policy's deviation is symmetric. `skewed_effects` (8,000 studies each) draws deviations of
+mean 0 that are not: exponential ones, and a technique that makes one base policy in five take off and costs the others
+a little. There the mean is 0 and most base policies lose, so a decision is an error about the mean. `with_most` is the
+share of decisions whose sign is that of most base policies (of the median deviation), `against_most` the share of all
+studies with one of the other sign. `sign test` is the exact test of just that, at 12 bases.
 """
 
 import json
@@ -24,6 +30,8 @@ LOOKS = (8, 12, 16, 20, 24)
 TAUS = (0.0, 0.5, 1.0, 1.5)
 KINDS = ("normal", "skewed", "one_sided_bistable")
 EFFECTS = (0.9, 1.5, 2.5)
+SKEWED = ("normal", "exponential", "one in five")
+SKEWED_TAUS = (1.0, 2.0)
 
 
 def noise(kind: str, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -46,10 +54,52 @@ def differences(kind: str, tau: float, effect: float, studies: int, seeds: int =
     return (runs[:, 1:] - runs[:, :1]) / sigma + np.repeat(own, seeds, axis=2)
 
 
-def stops(values: np.ndarray, looks: Sequence[int], level: float, power: float = 1.0) -> np.ndarray:
+def deviations(kind: str, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Deviations of base policies with mean 0 and standard deviation 1; the median of the last two is negative."""
+    match kind:
+        case "normal":
+            return rng.normal(0, 1, shape)
+        case "exponential":
+            return rng.exponential(1, shape) - 1
+        case _:
+            return np.where(rng.random(shape) < 0.2, 2.0, -0.5)
+
+
+def skewed(kind: str, tau: float, studies: int = 8000) -> dict[str, dict[str, float]]:
+    """How often each rule decides anything where the mean effect is 0, and on which side."""
+    rng = np.random.default_rng(21)
+    runs = rng.normal(0, 0.5**0.5, (studies, ARMS + 1, MOST))
+    values = runs[:, 1:] - runs[:, :1] + tau * deviations(kind, rng, (studies, ARMS, MOST))
+    found = {}
+    for rule, looks in (("12 bases", (12,)), ("spending", LOOKS)):
+        at = stops(values, looks, ALPHA / ARMS)
+        sums = np.take_along_axis(values.cumsum(axis=-1), np.maximum(at, 1)[..., None] - 1, axis=-1)[..., 0]
+        found[rule] = sides(at > 0, sums)
+    found["sign test"] = sides(sign_p(values[..., :12]) <= ALPHA / ARMS, 6 - (values[..., :12] < 0).sum(axis=-1))
+    return found
+
+
+def sign_p(values: np.ndarray) -> np.ndarray:
+    """Exact two-sided p of the sign test over the last axis."""
+    n, losses = values.shape[-1], (values < 0).sum(axis=-1)
+    return np.minimum(1, 2 * stats.binom.cdf(np.minimum(losses, n - losses), n, 0.5))
+
+
+def sides(decided: np.ndarray, direction: np.ndarray) -> dict[str, float]:
+    """Of comparisons [studies, arms]: studies that decide one, decisions that follow most bases (down), studies with
+    one that does not."""
+    wrong = decided & (direction > 0)
+    return {
+        "decide": round(float(decided.any(axis=1).mean()), 4),
+        "with_most": round(1 - float(wrong.sum() / max(1, decided.sum())), 4),
+        "against_most": round(float(wrong.any(axis=1).mean()), 4),
+    }
+
+
+def stops(values: np.ndarray, looks: Sequence[int], level: float) -> np.ndarray:
     """The look at which each comparison [studies, arms] is decided, 0 for never."""
     flat = values.reshape(-1, values.shape[-1])
-    parts = [rejections(part, looks, level, power) for part in np.array_split(flat, max(1, len(flat) // 4000))]
+    parts = [rejections(part, looks, level) for part in np.array_split(flat, max(1, len(flat) // 4000))]
     return np.concatenate(parts).reshape(values.shape[:-1])
 
 
@@ -90,9 +140,8 @@ def errors(kind: str, tau: float, studies: int = STUDIES) -> dict[str, Mapping[s
         "3 bases x 4 seeds, runs as units": by_look(earliest(stops(nested, (12,), level)), (12,)),
         "6 and 6 more, one comparison": by_look(again(values[:, 0], ALPHA), (6, 12, 18, 24)),
     }
-    for power in (1.0, 2.0):
-        found[f"spending {power:g}"] = by_look(earliest(stops(values, LOOKS, level, power)), LOOKS)
-    found["spending 1, last of four"] = by_look(stops(values[:, 0], LOOKS, ALPHA), LOOKS)
+    found["spending"] = by_look(earliest(stops(values, LOOKS, level)), LOOKS)
+    found["spending, last of four"] = by_look(stops(values[:, 0], LOOKS, ALPHA), LOOKS)
     found["e-values"] = by_look(earliest(e_values(values, level)), LOOKS)
     return found
 
@@ -103,11 +152,12 @@ def finds(effect: float, tau: float = 1.0, studies: int = 4000) -> dict[str, lis
     found = {}
     for label, level in (("one", ALPHA), ("of four", ALPHA / ARMS)):
         rules = {"12 bases": stops(values[:, :12], (12,), level), "24 bases": stops(values, (24,), level)}
-        rules |= {f"spending {p:g}": stops(values, LOOKS, level, p) for p in (1.0, 2.0)}
+        rules["spending"] = stops(values, LOOKS, level)
+        rules["12 bases by their signs"] = sign_p(values[:, :12]) <= level
         rules["e-values"] = e_values(values[:, None], level)[:, 0]
         for name, stop in rules.items():
-            most = int(name.split()[0]) if name.endswith("bases") else MOST
-            spent = np.full(len(stop), most) if name.endswith("bases") else np.where(stop > 0, stop, most)
+            fixed = name[0].isdigit()
+            spent = np.full(len(stop), int(name.split()[0])) if fixed else np.where(stop > 0, stop, MOST)
             found[f"{name}, {label}"] = [round(float(np.mean(stop > 0)), 3), round(float(np.mean(spent)), 1)]
     return found
 
@@ -117,4 +167,6 @@ if __name__ == "__main__":
     wrong = {
         f"{kind}, tau {tau:g}": errors(kind, tau) for kind in KINDS for tau in TAUS if kind == "normal" or tau == 1
     }
-    print(json.dumps({**setup, "false_decisions": wrong, "finds": {str(e): finds(e) for e in EFFECTS}}, indent=1))
+    uneven = {f"{kind}, tau {tau:g}": skewed(kind, tau) for kind in SKEWED for tau in SKEWED_TAUS}
+    power = {str(e): finds(e) for e in EFFECTS}
+    print(json.dumps({**setup, "false_decisions": wrong, "finds": power, "skewed_effects": uneven}, indent=1))

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from dapo_lit.study.compare.contrasts import Contrast, difference
-from dapo_lit.study.compare.equal_budget import costs, needed, per_step_metric, tokens_used
+from dapo_lit.study.compare.equal_budget import at_equal_tokens, costs, needed, per_step_metric, tokens_used
 from dapo_lit.study.read.curves import TRAINING_ACCURACY, Measured, measured, rising, value_at
 from dapo_lit.study.read.run import Run
 from dapo_lit.study.read.runs import Runs
@@ -87,9 +87,11 @@ def test_two_arms_on_one_curve_of_tokens_differ_by_nothing_though_a_line_between
     found = costs(study, SAMPLING, key)
     tokens = found["tokens_generated"]
     assert tokens.used == pytest.approx(112 / 72)
-    assert tokens.at_equal
-    assert tokens.at_equal.mean == pytest.approx(0, abs=0.01)
-    assert tokens.equal == 63  # rollouts measure the policy before a step's updates: 7 of the control's 8 steps
+    points = at_equal_tokens(study, SAMPLING, key)
+    assert [budget for budget, _ in points] == [63 / 4, 63 / 2, 63 * 3 / 4, 63]  # before a step's updates: 7 of 8 steps
+    assert [gap.mean for _, gap in points] == pytest.approx(
+        [0] * 4, abs=0.04
+    )  # a line between steps, on so steep a curve
     assert tokens_used(study, SAMPLING) == (112, 72)
     assert tokens.needed
     assert tokens.needed.ratio == pytest.approx(1, abs=0.1)  # smoothing costs up to a step on so steep a curve
@@ -139,12 +141,22 @@ def test_an_arm_that_ends_early_limits_its_own_pair_and_no_other() -> None:
     steps = {(arm, seed): 20.0 if "dynamic" in arm else 30.0 for arm in arms for seed in (0, 1)}
     steps["dapo-dynamic_sampling", 0] = 2.0  # a collapsed arm: its answers are short
     runs = Runs(tuple(run_of(arm, rises, [each] * 6, seed, seed) for (arm, seed), each in steps.items()))
-    cost = costs(runs, Contrast("main effects", "x", "dynamic_sampling", weights), TRAINING_ACCURACY)[
-        "tokens_generated"
-    ]
-    assert cost.at_equal
-    assert cost.at_equal.mean == pytest.approx(0)
+    contrast = Contrast("main effects", "x", "dynamic_sampling", weights)
+    cost = costs(runs, contrast, TRAINING_ACCURACY)["tokens_generated"]
+    assert [gap.mean for _, gap in at_equal_tokens(runs, contrast, TRAINING_ACCURACY)] == pytest.approx([0] * 4)
     assert tokens_used(runs, Contrast("", "x", None, weights)) == (180, (3 * 120 + 12) / 4)
     # the mean control of seed 0 spends (2 + 20) / 2 = 11 a step, that of seed 1 spends 20
     assert cost.used == pytest.approx((30 / 11 * 30 / 20) ** 0.5)
     assert cost.needed
+
+
+def test_differences_at_equal_tokens_are_read_at_the_registered_budgets_that_every_pair_was_measured_at() -> None:
+    """The technique is ahead by 0.1 up to 40 tokens and behind after; one pair ends at 60, so nothing is said at 80."""
+
+    def ahead(spent: float) -> float:
+        return spent / 200 + (0.1 if spent <= 40 else -0.1)
+
+    runs = [run_of("dapo", ahead, [10] * 12, seed, seed) for seed in (0, 1)]
+    runs += [run_of("dapo-dynamic_sampling", lambda spent: spent / 200, [10] * n, s, s) for s, n in ((0, 12), (1, 7))]
+    points = at_equal_tokens(Runs(tuple(runs)), SAMPLING, TRAINING_ACCURACY, (20, 60, 80))
+    assert [(budget, round(gap.mean, 6)) for budget, gap in points] == [(20, 0.1), (60, -0.1)]

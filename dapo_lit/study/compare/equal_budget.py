@@ -1,4 +1,5 @@
-"""The cost of a technique: the multiple of its control's budget that it needs to its level, and equal budgets.
+"""The cost of a technique: the multiple of its control's budget that it needs to its level, and what differs at equal
+tokens.
 
 Both are read off curves that are measured at every step, within each pair of runs. Evaluations every eight steps are
 no such curve: the straight line between them once made a difference of 0 points look like 15.
@@ -41,10 +42,6 @@ class Cost:
     used: float
     """Budget of the whole run with the technique over that without it, geometric mean over pairs."""
     needed: Needed | None
-    at_equal: Estimate | None
-    """The difference at the largest budget that both sides of a pair were measured at."""
-    equal: float | None
-    """That budget, mean over pairs."""
 
 
 def per_step_metric(runs: Runs, key: str) -> str | None:
@@ -101,13 +98,37 @@ def _on_axis(both: Sequence[tuple[list[Run], list[Run]]], key: str, axis: str) -
             used.append(np.log(ends[0] / ends[1]))
             pairs.append((curves[0], curves[1]))
             bases.append(control[0].base)
-    if not pairs:
-        return None
-    met = {index: found for index, pair in enumerate(pairs) if (found := _at_equal(*pair)) is not None}
-    differences, places = zip(*met.values(), strict=True) if met else ((), ())
-    at_equal = t_interval(per_base(list(differences), [bases[index] for index in met])) if met else None
-    equal = float(np.mean(places)) if met else None
-    return Cost(float(np.exp(np.mean(used))), needed(pairs, bases), at_equal, equal)
+    return Cost(float(np.exp(np.mean(used))), needed(pairs, bases)) if pairs else None
+
+
+QUARTERS = 4
+"""Budgets at which a curve is read where none were registered."""
+
+
+def at_equal_tokens(
+    runs: Runs, contrast: Contrast, key: str, budgets: Sequence[float] = ()
+) -> list[tuple[float, Estimate]]:
+    """(tokens, difference where both sides have generated as many), at every budget that all pairs were measured at.
+
+    The gap at one budget is a point of a curve that may be steep and change its sign, so that none is given alone.
+
+    key: a metric that is measured at every step (`per_step_metric`).
+    budgets: the registered ones; none: four equal parts of the largest that every pair was measured at, which depends
+        on the data.
+    """
+    found = sides((run for run in runs.usable if not run.spoilt(key)), contrast)
+    pairs = [[_mean(measured(run, key, "tokens_generated") for run in side) for side in both] for both in found]
+    if not pairs or not all(curve.at_every_step for pair in pairs for curve in pair):
+        return []
+    bases = [control[0].base for _, control in found]
+    end = min(curve.places[-1] for pair in pairs for curve in pair)
+    points = []
+    for budget in budgets or [float(end) * part / QUARTERS for part in range(1, QUARTERS + 1)]:
+        values = [[value_at(curve, budget) for curve in pair] for pair in pairs]
+        gaps = [ours - theirs for ours, theirs in values if ours is not None and theirs is not None]
+        if len(gaps) == len(pairs):
+            points.append((float(budget), t_interval(per_base(gaps, bases))))
+    return points
 
 
 def _mean(curves: Iterable[Measured]) -> Measured:
@@ -117,13 +138,6 @@ def _mean(curves: Iterable[Measured]) -> Measured:
     at = [np.searchsorted(curve.steps, steps) for curve in each]
     places = np.mean([curve.places[rows] for curve, rows in zip(each, at, strict=True)], axis=0)
     return Measured(steps, places, np.mean([c.values[rows] for c, rows in zip(each, at, strict=True)], axis=0))
-
-
-def _at_equal(treated: Measured, control: Measured) -> tuple[float, float] | None:
-    """(treated minus control, budget) at the largest budget that both were measured at."""
-    place = float(min(treated.places[-1], control.places[-1]))
-    ours, theirs = value_at(treated, place), value_at(control, place)
-    return None if ours is None or theirs is None else (ours - theirs, place)
 
 
 def needed(pairs: Sequence[tuple[Measured, Measured]], bases: Sequence[str]) -> Needed | None:
