@@ -16,24 +16,24 @@ WITH_CELLS = sorted(page for page in (ROOT / "experiments").glob("*/README.md") 
 
 @pytest.mark.parametrize("page", made.pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_made_part_of_a_page_is_what_its_data_give(page: Path):
-    assert made.made(page) == page.read_text(), "python docs/site/made.py rewrites it"
+    assert made.made(page) == page.read_text(encoding="utf-8"), "python docs/site/made.py rewrites it"
 
 
 @pytest.mark.parametrize("file", made.FILES, ids=lambda file: file.name)
 def test_a_made_file_is_what_its_data_give(file: Path):
-    assert made.FILES[file]() == file.read_text(), "python docs/site/made.py rewrites it"
+    assert made.FILES[file]() == file.read_text(encoding="utf-8"), "python docs/site/made.py rewrites it"
 
 
 def test_every_beginning_of_a_made_part_has_its_end():
     for page in made.pages():
-        text = page.read_text()
+        text = page.read_text(encoding="utf-8")
         assert len(re.findall(r"<!-- made: ", text)) == len(made.PART.findall(text)), page
 
 
 @pytest.mark.parametrize("page", WITH_CELLS, ids=lambda page: page.parent.name)
 def test_a_page_names_the_commits_of_its_cells_and_no_other(page: Path):
     commits = {str(record["git_commit"]) for _, record in provenance.records(page.parent)}
-    text = page.read_text()
+    text = page.read_text(encoding="utf-8")
     named = re.findall(r"commits? `?([0-9a-f]{7,40})\b", text)
     assert all(any(commit.startswith(name) for commit in commits) for name in named), named
     assert "<!-- made: cells -->" in text
@@ -51,3 +51,10 @@ def test_an_interval_that_holds_nought_tells_no_sign_and_shows_none_only_within_
     assert [published.answer(sign, narrow) for sign in "+-0"] == ["cannot tell", "cannot tell", "agrees"]
     assert [published.answer(sign, loss) for sign in "+-0"] == ["disagrees", "agrees", "disagrees"]
     assert published.answer("mixed", loss) == "cannot tell"
+
+
+def test_what_readme_says_was_found_is_short():
+    """250 words at most beside the table, and the description of the figure."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8").split("## Found so far")[1].split("\n## ")[0]
+    prose = re.sub(r"^\|.*$|^!\[.*$|<!--.*?-->|\]\([^)]*\)", "", text, flags=re.MULTILINE)
+    assert len(prose.split()) <= 250

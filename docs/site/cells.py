@@ -1,13 +1,15 @@
 """Effects read off packed cells, for the made parts of pages: always over base policies, always from the raw cells."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+
 from dapo_lit.study.compare.contrasts import Contrast, Effect, compare_on, contrasts, difference
+from dapo_lit.study.compare.equal_budget import sides
 from dapo_lit.study.compare.statistics import Estimate
 from dapo_lit.study.read.outcomes import amount, primary_metric
-from dapo_lit.study.read.run import Run
 from dapo_lit.study.read.runs import Runs, load
 
 ROOT = Path(__file__).parents[2]
@@ -47,20 +49,13 @@ def main_effects(folder: str) -> Mapping[str, Contrast]:
     return {str(one.technique): one for one in found if one.family == "main effects"}
 
 
-def ratio(folder: str, contrast: Contrast, key: str = "tokens_generated") -> float:
-    """A budget that the arms of a comparison used, with over without, geometric mean over seeds."""
-    import numpy as np
-
-    runs = {(run.arm, run.seed): run for run in cells(folder)}
-    sides = [[arm for arm, weight in contrast.weights.items() if weight * sign > 0] for sign in (1, -1)]
-    logs = [
-        np.log(_spent(runs, sides[0], seed, key) / _spent(runs, sides[1], seed, key)) for seed in cells(folder).seeds
+def ratio(folder: str, contrast: Contrast) -> float:
+    """Tokens that the arms of a comparison generated, with over without, geometric mean over seeds."""
+    spent = [
+        [np.mean([run.series("tokens_generated").max() for run in side]) for side in pair]
+        for pair in sides(cells(folder), contrast)
     ]
-    return float(np.exp(np.mean(logs)))
-
-
-def _spent(runs: Mapping[tuple[str, int], Run], arms: Sequence[str], seed: int, key: str) -> float:
-    return sum(float(runs[arm, seed].series(key).max()) for arm in arms) / len(arms)
+    return float(np.exp(np.mean([np.log(treated / control) for treated, control in spent])))
 
 
 def points(estimate: Estimate) -> str:

@@ -11,8 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import claims
+import effects
 import provenance
 import published
+import rule
 from cells import ROOT
 from tables import calibration
 
@@ -22,11 +24,21 @@ PARTS: dict[str, Callable[[], str]] = {
     "evidence": published.evidence,
     "hit_rate": published.hit_rate,
     "hits": published.hits,
+    "found": effects.found,
+    "described": effects.described,
+    "between_tasks": effects.between_tasks,
+    "to_act_on": effects.to_act_on,
+    "mechanism": effects.mechanism,
+    "mechanism_words": effects.mechanism_words,
+    "equal_tokens": effects.equal_tokens,
+    "held_out_at_equal_tokens": effects.held_out_at_equal_tokens,
+    "mean_at_equal_tokens": effects.mean_at_equal_tokens,
+    "skewed_effects": rule.skewed_effects,
 }
 """Name of a part -> what makes it, the same on every page."""
 OF_FOLDER: dict[str, Callable[[Path], str]] = {"cells": provenance.cells}
 """Name of a part -> what makes it of the folder of its page."""
-FILES: dict[Path, Callable[[], str]] = {claims.FINDINGS: claims.findings}
+FILES: dict[Path, Callable[[], str]] = {claims.FINDINGS: claims.findings, effects.FIGURE: effects.figure}
 PART = re.compile(r"^<!-- made: (\w+) -->\n(.*?)^<!-- end of \1 -->$", re.MULTILINE | re.DOTALL)
 
 

@@ -14,7 +14,7 @@ from statistics import mean
 import numpy as np
 
 from dapo_lit.study.compare.contrasts import Contrast, compare, contrasts
-from dapo_lit.study.compare.equal_budget import costs
+from dapo_lit.study.compare.equal_budget import at_equal_tokens, costs
 from dapo_lit.study.compare.statistics import Estimate, holm, per_base
 from dapo_lit.study.designs import read_arm
 from dapo_lit.study.read.curves import TRAINING_ACCURACY
@@ -68,9 +68,10 @@ def show(study: Study, found: Sequence[Contrast], family: str) -> None:
         print(
             f"  {one.contrast.label}: {points(one.estimate)}, p = {one.p:.4f} ({adjusted:.4f}), {verdict}; "
             f"by base {by_base}"
-            + (f"; tokens used x{tokens.used:.2f}, needed {needed_text(tokens.needed)}, " if tokens else "")
-            + (f"at equal tokens {points(tokens.at_equal)}" if tokens else "")
+            + (f"; tokens used x{tokens.used:.2f}, needed {needed_text(tokens.needed)}" if tokens else "")
         )
+        for budget, gap in at_equal_tokens(study.runs, one.contrast, TRAINING_ACCURACY) if tokens else ():
+            print(f"    at {budget:,.0f} tokens {points(gap)}")
 
 
 def given(main: Contrast, interactions: Sequence[Contrast], on: Collection[str]) -> Contrast:
