@@ -20,11 +20,11 @@ _PAIRS = (
         ("【", "】"),
     ),
 )
-# Half of a pair whose other half stands before `Answer` or after the sentence: no answer starts with a times sign. A
-# single star may end one (the conjugate `z^*`), but not after a digit, a bracket or another mark.
-_OPEN_HALF = re.compile(r'^(?:[*`•"“„«‹「『《【]|__)\s*')
-_CLOSED_HALF = re.compile(r'\s*(?:\*\*|__|[`”»›」』》】]|(?<=[0-9)\]}$%"*_`”’»›」』》】\s])[*_])$|(?<=[0-9])"$')
 _STOPS = "。．｡।॥۔"
+# Half of a pair whose other half was cut off with the marker or the sentence: no answer starts with a times sign. One
+# may end in a star (the conjugate `z^*`) or in `"`, but not after a digit, a bracket or another mark.
+_OPEN_HALF = re.compile(r'^(?:[*`•"“„«‹「『《【]|__)\s*')
+_CLOSED_HALF = re.compile(rf'\s*(?:\*\*|__|[`”»›」』》】]|(?<=[0-9)\]}}$%"*_`”’»›」』》】\s{_STOPS}])[*_"])$')
 
 _DELIMITED = re.compile(r"\$\$([^$]+)\$\$|\\\(((?:(?!\\[()]).)+)\\\)|\\\[((?:(?!\\[\[\]]).)+)\\\]", re.DOTALL)
 _BLOCK = re.compile(
@@ -61,7 +61,7 @@ def in_dollars(answer: str) -> str:
     r"""With dollar signs for other delimiters around the whole, which the rule `dapo` does not know.
 
     >>> in_dollars(r"\[42\]"), in_dollars("$$42$$"), in_dollars(r"\(1\), \(2\)")
-    ('$42$', '$42$', '\\\\(1\\\\), \\\\(2\\\\)')
+    ('$42$', '$42$', '\\(1\\), \\(2\\)')
     """
     found = _DELIMITED.fullmatch(answer)
     return f"${next(body for body in found.groups() if body is not None).strip()}$" if found else answer
