@@ -75,6 +75,13 @@ class OnDemand(IterableDataset):
         return self._items()
 
 
+def loader(items: OnDemand) -> DataLoader:
+    """One item a batch, as it is."""
+    # A loader draws a seed for its workers each time it starts. From a generator of its own: a resumed run starts one
+    # more, and would leave the process's generators a draw ahead of those of a run that never stopped.
+    return DataLoader(items, batch_size=None, num_workers=0, generator=torch.Generator())
+
+
 class RolloutDataModule(LightningDataModule):
     """Holds problems, engine, verifier and dynamic sampling, for one call of the trainer.
 
@@ -156,11 +163,11 @@ class RolloutDataModule(LightningDataModule):
             while self.next_step <= self.config.budget.steps:
                 yield self.collect(self.next_step)
 
-        return DataLoader(OnDemand(self.config.budget.steps, steps), batch_size=None, num_workers=0)
+        return loader(OnDemand(self.config.budget.steps, steps))
 
     def val_dataloader(self) -> DataLoader:
         count = bool(self.heldout) + len(self.benchmarks)
-        return DataLoader(OnDemand(count, lambda: iter(self.evaluations().items())), batch_size=None, num_workers=0)
+        return loader(OnDemand(count, lambda: iter(self.evaluations().items())))
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         return batch  # micro-batches move one by one

@@ -45,7 +45,7 @@ def by_question(folder: str, column: str) -> pd.Series:
     """
     table = pd.read_parquet(Path(folder) / "samples.parquet")
     file = Path(folder) / "evaluation.json"
-    if file.is_file() and (present := json.loads(file.read_text()).get("questions")):
+    if file.is_file() and (present := json.loads(file.read_text(encoding="utf-8")).get("questions")):
         table = table[table["problem_id"].map(present) == table["question_digest"]]
     return table[~(table["timed_out"] | table["failed"])].groupby("problem_id")[column].mean()
 
