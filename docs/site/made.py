@@ -12,6 +12,7 @@ from pathlib import Path
 
 import claims
 import effects
+import on_gpu
 import provenance
 import published
 import rule
@@ -34,6 +35,12 @@ PARTS: dict[str, Callable[[], str]] = {
     "held_out_at_equal_tokens": effects.held_out_at_equal_tokens,
     "mean_at_equal_tokens": effects.mean_at_equal_tokens,
     "skewed_effects": rule.skewed_effects,
+    "gpu_conditions": on_gpu.conditions,
+    "gpu_starts": on_gpu.starts,
+    "gpu_trainer": on_gpu.trainer,
+    "gpu_head": on_gpu.head,
+    "gpu_smollm2": on_gpu.smollm2,
+    "gpu_agreement": on_gpu.agreement,
 }
 """Name of a part -> what makes it, the same on every page."""
 OF_FOLDER: dict[str, Callable[[Path], str]] = {"cells": provenance.cells}

@@ -1,0 +1,134 @@
+"""Tables of what ran on a GPU, for the made parts of pages: rows of benchmarks/results/gpu/FOLDER, one folder a start.
+
+A folder has the card, versions, commit and date in `conditions.json`, and rows as JSONL as they were written there.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from cells import ROOT
+
+H100 = ROOT / "benchmarks" / "results" / "gpu" / "2026-11-26_h100"
+NOT_LEARNED = ("wall_s", "crc32", "time/", "perf/", "memory/")
+"""Metrics that the clock or the machine decides, as in AGENTS.md, and the checksum of a row with them."""
+ROUNDING = "mismatch/"
+"""Metrics of the difference between two samplers' roundings; it is their only content here."""
+
+
+def rows(name: str, folder: Path = H100) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def conditions() -> str:
+    """Card, machine, versions, commit and date of the measured rows."""
+    found = json.loads((H100 / "conditions.json").read_text(encoding="utf-8"))
+    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    return (
+        f"{found['date']}, commit {found['commit']}: one {found['gpu']} ({found['product_tflops']:g} TFLOP/s in a "
+        f"bfloat16 product of 8,192³), {found['cores']} cores, driver {found['driver']}; {versions}. {found['note']}"
+    )
+
+
+def starts() -> str:
+    """Every command that was started on the card, and what came of it."""
+    lines = ["| command, with `trainer.accelerator=gpu` | result | | since then |", "|---|---|---|---|"]
+    for row in rows("starts"):
+        result = row["result"] if row["result"] == "works" else f"**{row['result']}**"
+        lines.append(f"| {row['command']} | {result} | {row['detail']} | {row['since'] or ''} |")
+    return "\n".join(lines)
+
+
+def trainer() -> str:
+    """The trainer without an engine at the shapes of Qwen2.5."""
+    lines = [
+        "| shape, tokens, recomputation | ms a step | tokens/s | useful MFU | peak GB |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for row in rows("trainer"):
+        name = f"{row['policy']}, {row['tokens']:,}, {row['recomputation']}{', compiled' * row['compiled']}"
+        cells = ["out of memory", "", "", ""]
+        if "ms" in row:
+            cells = [
+                f"{row['ms']:,.0f}",
+                f"{row['tokens_per_s']:,.0f}",
+                f"{100 * row['mfu']:.1f} %",
+                f"{row['peak_gb']:.1f}",
+            ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def head() -> str:
+    """The head with DAPO's loss at 152k words and a width of 3,584 in bfloat16, eager and compiled."""
+    of = rows("head")
+    floors = {row["tokens"]: row["floor_ms"] for row in of if row.get("part") == "c"}
+    found = {(row["tokens"], row["chunk"], row["compiled"]): row for row in of if "compiled" in row}
+    lines = [
+        "| tokens, rows a chunk | eager, ms | compiled, ms | three products, ms | peak GB, eager | peak GB, compiled |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for tokens, chunk in sorted({key[:2] for key in found}):
+        eager, compiled = (found[tokens, chunk, way] for way in (False, True))
+        name = f"{tokens:,}, {chunk:,}{' (chosen)' if chunk == 2048 else ''}"
+        lines.append(
+            f"| {name} | {eager['ms']:.1f} | {compiled['ms']:.1f} | {floors[tokens]:.1f} | "
+            f"{eager['peak_gb']:.1f} | {compiled['peak_gb']:.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def smollm2() -> str:
+    """Steps of `+experiment=smollm2_arithmetic`: seconds by phase, rate and peak, first and last step apart."""
+    runs = {
+        "vLLM, asleep in training; `trainer=fsdp` on one GPU (bfloat16); micro-batches of 1,024": "smollm2_vllm",
+        "torch sampler; one process in float32; micro-batches of 16,384": "smollm2_torch",
+    }
+    lines = [
+        "| run | steps | s a step | generate, s | train, s | sync, s | tokens/s | peak GB | held-out before, after |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, file in runs.items():
+        first, *steps = rows(file)
+        later = steps[1:]  # the first step compiles and allocates
+        spread = [_range([row[key] for row in later]) for key in ("time/generate_s", "time/train_s", "time/sync_s")]
+        whole = (steps[-1]["wall_s"] - steps[0]["wall_s"]) / len(later)
+        rates = [row["perf/tokens_per_s"] for row in later]
+        peaks = [row["memory/peak_gb"] for row in steps]
+        key = "eval/arithmetic_chat/avg@4"
+        lines.append(
+            f"| {name} | {len(steps)} | {whole:.2f} | {' | '.join(spread)} | {min(rates):,.0f} to {max(rates):,.0f} | "
+            f"{min(peaks):.1f} to {max(peaks):.1f} | {first[key]:.3f}, {steps[-1][key]:.3f} |"
+        )
+    return "\n".join(lines)
+
+
+def _range(values: list[float]) -> str:
+    digits = 2 if max(values) >= 0.1 else 3
+    return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
+
+
+def compared(step: int) -> dict[str, Any]:
+    """A step's row on the card against the same machine's CPU: number of metrics, equal ones, largest difference."""
+    cpu, gpu = ({row["step"]: row for row in rows(name)}[step] for name in ("sums_cpu", "sums_gpu"))
+    keys = [key for key in cpu if not key.startswith((*NOT_LEARNED, ROUNDING))]
+    apart = [abs(gpu[key] - cpu[key]) / abs(cpu[key]) for key in keys if cpu[key] != gpu[key]]
+    return {
+        "tokens": (cpu["tokens_generated"], gpu["tokens_generated"]),
+        "metrics": len(keys),
+        "equal": len(keys) - len(apart),
+        "largest": max(apart, default=0.0),
+    }
+
+
+def agreement() -> str:
+    """Step by step: tokens generated so far, metrics that are equal to the bit, and how far the others are."""
+    lines = [
+        "| step | tokens, CPU | tokens, GPU | metrics | equal to the bit | largest relative difference of the others |",
+        "|---:|---:|---:|---:|---:|---:|",
+    ]
+    for step in sorted(row["step"] for row in rows("sums_cpu") if row["step"]):
+        of = compared(step)
+        cpu, gpu = of["tokens"]
+        lines.append(f"| {step} | {cpu:,} | {gpu:,} | {of['metrics']} | {of['equal']} | {of['largest']:.0e} |")
+    return "\n".join(lines)
