@@ -5,6 +5,7 @@ Prints a table of the policy before and after, and the paths of the run and its 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -23,6 +24,7 @@ from dapo_lit.preflight.machine import check_machine
 from dapo_lit.run_files import CHECKPOINTS, DONE, RECORD, TABLES, last_step, lost_files, read_metrics
 from dapo_lit.runs.claim import claimed, holder
 from dapo_lit.runs.preemption import requeue
+from dapo_lit.runs.wandb_checks import check_wandb
 from dapo_lit.screen import StatusLine
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ def train(config: Config, overrides: list[str]) -> None:
     """
     agreed_template(config.task.template, config.reward.extraction)  # before the seconds that torch takes
     check_machine(config)
+    if config.study is None and os.environ.get("RANK", "0") == "0":
+        check_wandb(config.logger)
     import torch
 
     from dapo_lit.cli.run_summary import mostly_skipped, nothing_learned

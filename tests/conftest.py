@@ -76,6 +76,12 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def as_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests pass in a checkout with changes too, where a study that is no pilot is refused."""
+    monkeypatch.setattr("dapo_lit.runs.code_state.CODE", ("none",))
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """The folder of real data sets that DAPO_LIT_DATA names, else the sample of them that lies beside the tests."""

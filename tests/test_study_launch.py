@@ -21,7 +21,7 @@ from dapo_lit.cli.study_launch import prepare
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.identity import identity
 from dapo_lit.runs.claim import holder
-from dapo_lit.runs.code_state import uncommitted
+from dapo_lit.runs.code_state import CODE, uncommitted
 from dapo_lit.status import main as status
 from dapo_lit.study.read.packed_cells import write_packed
 from dapo_lit.study.read.registration import read_plan
@@ -147,6 +147,7 @@ def test_uncommitted_files_of_code_are_named_and_pages_are_not(tmp_path, monkeyp
         (tmp_path / name).mkdir()
         (tmp_path / name / "a").write_text("1")
     monkeypatch.setattr("dapo_lit.runs.code_state.ROOT", tmp_path)
+    monkeypatch.setattr("dapo_lit.runs.code_state.CODE", CODE)
     assert uncommitted() == []  # no checkout
     for command in ("init -q", "add .", "-c user.name=t -c user.email=t commit -qm t"):
         subprocess.run(["git", *command.split()], cwd=tmp_path, check=True)

@@ -95,9 +95,10 @@ def test_a_display_that_cannot_work_ends_the_start_in_one_line_and_moves_no_run(
     for name in ("WANDB_MODE", "WANDB_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "none"))
-    done = run_cli(*SMALL, *arguments, "preflight=false", cwd=tmp_path)
+    done = run_cli(*SMALL, *arguments, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("\n") == 1
+    assert done.stdout == ""  # before any other check
     assert named in done.stderr
     assert [file.name for file in older.parent.iterdir()] == ["seed_0"]
 

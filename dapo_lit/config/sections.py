@@ -145,7 +145,7 @@ class Task(Section):
     num_problems: PositiveInt | None
     """Number of training problems after these selections; null: all."""
     num_heldout: PositiveInt
-    """Number of held-out problems, from the first on."""
+    """At most so many held-out problems, from the first on: a file or a small task may have fewer."""
     max_prompt_tokens: PositiveInt
     """Longer prompts are dropped and counted."""
     max_response_tokens: PositiveInt

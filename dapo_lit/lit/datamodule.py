@@ -79,7 +79,7 @@ def loader(items: OnDemand) -> DataLoader:
     """One item a batch, as it is."""
     # A loader draws a seed for its workers each time it starts. From a generator of its own: a resumed run starts one
     # more, and would leave the process's generators a draw ahead of those of a run that never stopped.
-    return DataLoader(items, batch_size=None, num_workers=0, generator=torch.Generator())
+    return DataLoader(items, batch_size=None, num_workers=0, generator=torch.Generator("cpu"))
 
 
 class RolloutDataModule(LightningDataModule):

@@ -13,13 +13,17 @@ from dapo_lit.config.trainer import Trainer
 
 MANY_THREADS = 16
 """Threads of torch that no machine is too small for."""
+WITHOUT_BASE = ("arithmetic", "file")
+"""Tasks for which no base policy can be pre-trained."""
 COMPLETION_BYTES = 1_000
 """At least so much does a completion take in memory: its tokens, their log-probs, its text and what is known of it."""
 
 
 def check_machine(config: Config) -> None:
     """Raises ConfigError for a run that cannot work on this machine, whatever its data, policy and reward are."""
-    trainer, algorithm = config.trainer, config.algorithm
+    trainer, algorithm, task = config.trainer, config.algorithm, config.task
+    if config.policy.path is None and task.name in WITHOUT_BASE:
+        raise ConfigError(f"policy.path is null and task.name={task.name} has no base policy; set policy.path")
     if trainer.accelerator == "gpu" and not may_have_gpu():
         check_devices(trainer, 0)
     cores = os.cpu_count() or 1

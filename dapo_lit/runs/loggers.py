@@ -4,22 +4,21 @@ The record itself, `metrics.jsonl`, is written by run_folder.py.
 """
 
 import math
-import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import timedelta
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from dapo_lit.config import Config, ConfigError
+from dapo_lit.config import Config
 from dapo_lit.config.sections import Budget
 from dapo_lit.runs.extensions import built
 from dapo_lit.runs.run_folder import RunFolder
+from dapo_lit.runs.wandb_checks import check_wandb, wandb_named
 
 PAGE_EVERY_S = 20.0
 """At least so long between two writes of the run's page."""
@@ -34,10 +33,6 @@ SHOWN = {
 """In the line of a step, where the row has them."""
 
 
-WANDB_S = 20
-"""Seconds in which the server of Weights & Biases must answer."""
-
-
 def check_loggers(config: Config, run: Path) -> None:
     """Tries out the displays before an older run is touched.
 
@@ -45,31 +40,8 @@ def check_loggers(config: Config, run: Path) -> None:
     """
     if config.logger.lightning:
         built("logger.lightning", config.logger.lightning, run)
-    if not config.logger.wandb:
-        return
-    import wandb
-
-    given = {key: value for key, value in config.logger.wandb.items() if value is not None}
-    if unknown := given.keys() - signature(wandb.init).parameters:
-        raise ConfigError(f"logger.wandb.{min(unknown)}: wandb.init has no such argument")
-    mode = given.get("mode") or os.environ.get("WANDB_MODE") or "online"
-    with wandb_named():
-        wandb.Settings(mode=mode)  # checks it
-        if mode == "online":
-            _ = wandb.Api(timeout=WANDB_S).viewer  # asks the server who we are
-
-
-@contextmanager
-def wandb_named() -> Iterator[None]:
-    """Turns an error of Weights & Biases into one line."""
-    import wandb
-
-    try:
-        yield
-    except (wandb.errors.Error, ValueError) as error:  # ValueError: it refuses an argument
-        raise ConfigError(
-            f"logger=wandb: {' '.join(str(error).split())} (logger.wandb.mode=offline needs no server)"
-        ) from None
+    if config.study is not None:  # a single run's was looked at before torch was loaded
+        check_wandb(config.logger)
 
 
 class Loggers:
