@@ -3,7 +3,8 @@
     python -m dapo_lit.report runs/table1 [output=DIR]
     python -m dapo_lit.report --from trl logs [--metric rewards/accuracy/mean]
 
-Exit codes: 0 every cell of the study is there; 3 written, but cells are missing; 2 refused, with the reason.
+Exit codes: 0 every cell of the study is there; 3 written, but cells are missing or logs left out;
+2 refused, with the reason.
 """
 
 import argparse
@@ -46,11 +47,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     metric: str | None = None
     notes: list[str] = []
+    left_out: list[str] = []
     try:
         if options.system:
             from dapo_lit.study.read.foreign import import_runs
 
-            metric, notes = import_runs(options.system, options.folders, out / "imported", options.metric)
+            metric, notes, left_out = import_runs(options.system, options.folders, out / "imported", options.metric)
+            notes += [f"Left out: {reason}" for reason in left_out]
             options.folders = [out / "imported"]
         with Console(stderr=True).status("reading the runs"):  # shows nothing where there is no terminal
             results, found = make_report(options.folders, out, typed, metric, notes)
@@ -63,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     missing = {} if options.system else results.missing  # elsewhere nobody planned every seed of every arm
     for (arm, seed), why in missing.items():
         print(printable(f"missing: {arm}/seed_{seed}: {why}"), file=sys.stderr)
-    return 3 if missing or results.runs.unreadable else 0
+    return 3 if missing or left_out or results.runs.unreadable else 0
 
 
 if __name__ == "__main__":

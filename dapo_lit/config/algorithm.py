@@ -5,7 +5,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from dapo_lit.config.sections import Count, FolderName, Fraction, Section
+from dapo_lit.border import FolderName
+from dapo_lit.config.sections import Count, Fraction, Section
 from dapo_lit.techniques import Switches
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from dapo_lit.border import FolderNames
 from dapo_lit.config.algorithm import Algorithm
 from dapo_lit.config.sections import (
     BOOKKEEPING,
@@ -14,7 +15,6 @@ from dapo_lit.config.sections import (
     SCIENCE,
     Budget,
     Evaluation,
-    FolderNames,
     Logger,
     Policy,
     Replay,

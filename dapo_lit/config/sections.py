@@ -7,11 +7,9 @@ before a resume and the guard of a study read the tags through identity.py.
 
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
-from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -21,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from dapo_lit.border import FolderName
 from dapo_lit.errors import UserError
 
 
@@ -40,30 +39,6 @@ SCIENCE, EXECUTION, HORIZON, BOOKKEEPING = Kind
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
-LONGEST_NAME = 200
-"""Bytes; file systems allow 255, and an older run gets an ending."""
-
-
-def _folder(name: str) -> str:
-    """The validator of every key that becomes a folder: it stays below the place where runs or results go."""
-    path = PurePath(name)
-    if not path.parts or path.is_absolute() or ".." in path.parts:
-        raise ValueError(f"{name!r} is not a folder below runs_dir; give a plain name, another place as runs_dir")
-    if not name.isprintable() or any(len(part.encode()) > LONGEST_NAME for part in path.parts):
-        raise ValueError(f"{name!r} names a folder, so it is one line of at most {LONGEST_NAME} bytes")
-    return name
-
-
-def _name(name: str) -> str:
-    if "/" in name:
-        raise ValueError(f"{name!r} names one folder, without /")
-    return _folder(name)
-
-
-FolderName = Annotated[str, AfterValidator(_name)]
-"""A text that becomes the name of a folder."""
-FolderNames = Annotated[str, AfterValidator(_folder)]
-"""A text that becomes a folder, or one in another: `mine/first`."""
 
 
 class ConfigError(UserError, ValueError):

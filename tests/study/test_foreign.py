@@ -19,7 +19,7 @@ ACCURACY = "rewards/accuracy/mean"
 
 
 def test_a_run_of_trl_has_a_row_for_each_rollout_step(tmp_path):
-    metric, notes = import_runs("trl", [TRL], tmp_path, ACCURACY)
+    metric, notes, _ = import_runs("trl", [TRL], tmp_path, ACCURACY)
     runs = load(tmp_path)
     assert (metric, runs.arms, runs.seeds) == ("reward/accuracy", ("clip_0.2", "clip_0.28"), (0, 1, 2))
     log = json.loads((TRL / "clip_0.28/seed_1/trainer_state.json").read_text())["log_history"]
@@ -82,13 +82,14 @@ def test_an_offline_run_of_wandb_has_its_metrics_name_and_settings(tmp_path, mon
                 row = {"train/completions/mean_length": 2.0 * step, "train/reward": step / 8, "text": "x" * 2000}
                 run.log({**row, "train/global_step": step})
     wandb.teardown()  # or commands that this process starts later share its service
-    metric, notes = import_runs("trl", [tmp_path / "logs"], tmp_path / "out", None)
+    metric, notes, _ = import_runs("trl", [tmp_path / "logs"], tmp_path / "out", None)
     assert metric == "rollout/reward"
     assert "The arms differ in epsilon_high." in notes
     (run,) = load(tmp_path / "out").of("b")
     assert run.series("rollout/reward").to_list() == [step / 8 for step in range(1, 40)]
-    for file in (tmp_path / "logs").rglob("*.wandb"):  # two runs of one arm, with different settings
-        file.write_bytes(file.read_bytes().replace(b"b_seed_0", b"a_seed_1"))
+    with wandb.init(mode="offline", dir=tmp_path / "logs", project="p", name="a_seed_1", config=settings) as run:
+        run.log({"train/completions/mean_length": 2.0, "train/reward": 0.5, "train/global_step": 1})
+    wandb.teardown()  # two runs of one arm, with different settings
     with pytest.raises(StudyError, match="epsilon_high"):
         import_runs("trl", [tmp_path / "logs"], tmp_path / "out", None)
 
@@ -103,7 +104,7 @@ def test_an_event_file_of_tensorboard_has_its_scalars_and_nothing_else(tmp_path)
             for step in range(1, 6):
                 writer.add_scalar("train/completions/mean_length", 2.0 * step, step, new_style=True)
                 writer.add_scalar("train/reward", step / 8, step)
-    metric, _ = import_runs("trl", [tmp_path / "logs"], tmp_path / "out", None)
+    metric, *_ = import_runs("trl", [tmp_path / "logs"], tmp_path / "out", None)
     assert metric == "rollout/reward"
     (run,) = load(tmp_path / "out").of("b")
     assert run.series("rollout/reward").to_list() == [step / 8 for step in range(1, 6)]
@@ -120,7 +121,7 @@ def csv(folder: Path, table: dict[str, list]) -> Path:
 def test_a_table_names_arm_and_seed_in_its_columns_and_unequal_seeds_are_not_paired(tmp_path):
     numbers = [1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
     table = {"arm": [*"xxxxxxyyyyyy"], "seed": numbers, "step": [1, 2] * 6, "rollout/reward": numbers}
-    metric, notes = import_runs("csv", [csv(tmp_path / "logs", table)], tmp_path / "out", None)
+    metric, notes, _ = import_runs("csv", [csv(tmp_path / "logs", table)], tmp_path / "out", None)
     assert metric == "rollout/reward"
     # Means 5 and 2, standard error sqrt(2/3), 4 degrees of freedom: 3 +- 2.776 * 0.8165; 2 of 20 orders are as extreme.
     assert any("+3 [+0.733, +5.27]" in note and "p = 0.1" in note for note in notes)

@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
+from dapo_lit.border import is_share
 from dapo_lit.study.figures.style import (
     Look,
     draw_band,
@@ -17,7 +18,7 @@ from dapo_lit.study.figures.style import (
     title,
 )
 from dapo_lit.study.read.curves import AXES, band, curve
-from dapo_lit.study.read.outcomes import in_words, is_share, unit
+from dapo_lit.study.read.outcomes import in_words, unit
 from dapo_lit.study.read.runs import Runs, StudyError
 
 MOST_BANDS = 4

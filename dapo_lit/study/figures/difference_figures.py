@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from dapo_lit.border import is_share
 from dapo_lit.study.compare.contrasts import Contrast, contrasts, primary_family
 from dapo_lit.study.compare.statistics import per_base
 from dapo_lit.study.figures.style import (
@@ -28,7 +29,7 @@ from dapo_lit.study.figures.style import (
 )
 from dapo_lit.study.read.curves import band as mean_band
 from dapo_lit.study.read.curves import curve
-from dapo_lit.study.read.outcomes import bases, in_words, is_share, unit, with_interval
+from dapo_lit.study.read.outcomes import bases, in_words, unit, with_interval
 from dapo_lit.study.read.runs import Runs, StudyError
 
 MOST_LINES = 6

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from dapo_lit.border import is_share
 from dapo_lit.study.compare.contrasts import Effect, compare, contrasts
 from dapo_lit.study.compare.statistics import Estimate
 from dapo_lit.study.figures.style import FAINT, INK, PAPER, PETROFF6, Drawing, new_figure, title, with_caption
@@ -12,7 +13,6 @@ from dapo_lit.study.read.outcomes import (
     amount,
     bases,
     in_words,
-    is_share,
     primary_metric,
     scores,
     unit,

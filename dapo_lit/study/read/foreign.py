@@ -13,6 +13,8 @@ import pandas as pd
 import yaml
 from scipy import stats
 
+from dapo_lit.border import LARGEST, NUMBER, WHOLE, FolderName, Seed, checked, checked_table
+from dapo_lit.errors import one_line
 from dapo_lit.study.read.logs import Log, logs_below
 from dapo_lit.study.read.outcomes import outcome, with_interval
 from dapo_lit.study.read.packed_cells import write_packed
@@ -28,35 +30,36 @@ FREE = re.compile(r"seed|name|path|dir|folder|time|host|port|wandb|_id$|run", re
 """Settings in which runs of one arm may differ."""
 
 
-def import_runs(system: str, folders: Sequence[Path], out: Path, metric: str | None) -> tuple[str, list[str]]:
+def import_runs(
+    system: str, folders: Sequence[Path], out: Path, metric: str | None
+) -> tuple[str, list[str], list[str]]:
     """Reads the logs below `folders` and packs them as the study in `out`.
 
-    Returns the key of the primary metric, and sentences that a reader has to know.
+    Returns the key of the primary metric, sentences that a reader has to know, and one for each log that is left out.
 
     metric: the primary metric, under their key or ours; None: rollout/accuracy, else rollout/reward.
 
-    Raises StudyError: a log cannot be read, names no arm and seed, is smoothed, or runs of one arm have other settings.
+    Raises StudyError: no log can be read, two are of one run, or runs of one arm have other settings.
     """
     keys = _keys(system)
     runs: dict[tuple[str, int], tuple[Run, Log]] = {}
+    left_out: list[str] = []
     for folder in folders:
-        for log in logs_below(folder):
-            for arm, seed, rows in _cells(log, folder):
-                run = Run(
-                    log.file.parent,
-                    system,
-                    arm,
-                    seed,
-                    "finished",
-                    {"study": system, "status": "finished", "base": "the policy that they trained"},
-                    {},
-                    _metrics(rows, keys, log.file),
-                )
-                first = runs.setdefault((arm, seed), (run, log))[1]
+        logs, unread = logs_below(folder)
+        left_out += unread
+        for log in logs:
+            try:
+                cells = [_run(system, log, cell, keys) for cell in _cells(log, folder)]
+            except StudyError as reason:
+                left_out.append(str(reason))
+                continue
+            for run in cells:
+                first = runs.setdefault((run.arm, run.seed), (run, log))[1]
                 if first is not log:
-                    raise StudyError(f"{first.file} and {log.file} are both {arm}/seed_{seed}; name one of them")
+                    raise StudyError(f"{first.file} and {log.file} are both {run.name}; name one of them")
     if not runs:
-        raise StudyError(f"{', '.join(map(str, folders))}: no logs here; expected {', '.join(Log.KINDS)}")
+        none = f"{', '.join(map(str, folders))}: no logs here; expected {', '.join(Log.KINDS)}"
+        raise StudyError(one_line(left_out) or none)
     notes = [
         *_settings({cell: log.settings for cell, (_, log) in runs.items()}),
         *_gaps([run for run, _ in runs.values()]),
@@ -68,16 +71,38 @@ def import_runs(system: str, folders: Sequence[Path], out: Path, metric: str | N
         raise StudyError(
             f"no log has {' or '.join(wanted)}; name the primary metric with --metric, one of {', '.join(found)}"
         )
+    spoilt = [run.name for run, _ in runs.values() if run.spoilt(primary)]
+    if len(spoilt) == len(runs):
+        raise StudyError(f"{primary} is NaN or infinite at some step of every run; name another metric with --metric")
     write_packed([run for run, _ in runs.values()], out)
-    return primary, notes + _unpaired([run for run, _ in runs.values()], primary)
+    if spoilt:
+        notes.append(f"{primary} is NaN or infinite at some step of {', '.join(spoilt)}, left out of it.")
+    return primary, notes + _unpaired([run for run, _ in runs.values()], primary), left_out
 
 
 def read_run(system: str, path: Path) -> pd.DataFrame:
     """A row a rollout step of the one run in a log, under our names, by step. Raises StudyError as `import_runs`."""
-    logs = list(logs_below(path))
+    logs, unread = logs_below(path)
     if len(logs) != 1:
-        raise StudyError(f"{path}: {len(logs)} logs below it; name one of them")
-    return _metrics(logs[0].rows, _keys(system), logs[0].file)
+        raise StudyError(one_line(unread) or f"{path}: {len(logs)} logs below it; name one of them")
+    return _metrics(logs[0].rows.drop(columns=["arm", "seed"], errors="ignore"), _keys(system), logs[0].file)[0]
+
+
+def _run(system: str, log: Log, cell: tuple[str, int, pd.DataFrame], keys: Mapping[str, Any]) -> Run:
+    arm, seed, rows = cell
+    table, not_finite = _metrics(rows, keys, log.file)
+    record = {"study": system, "status": "finished", "base": "the policy that they trained"}
+    return Run(
+        log.file.parent,
+        system,
+        checked(arm, FolderName, f"{log.file}, its arm", StudyError),
+        checked(seed, Seed, f"{log.file}, its seed", StudyError),
+        "finished",
+        record,
+        {},
+        table,
+        not_finite=not_finite,
+    )
 
 
 def _keys(system: str) -> Any:
@@ -109,13 +134,13 @@ def _ours(key: str, keys: Mapping[str, Any]) -> str:
     return named.get(key, key)
 
 
-def _metrics(rows: pd.DataFrame, keys: Mapping[str, Any], file: Path) -> pd.DataFrame:
-    """A row a rollout step, under our names."""
+def _metrics(rows: pd.DataFrame, keys: Mapping[str, Any], file: Path) -> tuple[pd.DataFrame, frozenset[str]]:
+    """A row a rollout step, under our names, and the metrics that are not finite in some of them."""
     if smoothed := [str(key) for key in rows.columns if AVERAGED.search(str(key))]:
         raise StudyError(
             f"{file}: {smoothed[0]} belongs to a smoothed curve or a mean over runs; export each run, as logged"
         )
-    rows = rows.apply(pd.to_numeric, errors="coerce").dropna(axis="columns", how="all").sort_values("step")
+    rows = rows.sort_values("step")
     if keys["rollout"] not in rows:
         raise StudyError(f"{file}: has no {keys['rollout']}, which every rollout step logs; is --from right?")
     steps = rows["step"][rows[keys["rollout"]].notna()]
@@ -138,7 +163,11 @@ def _metrics(rows: pd.DataFrame, keys: Mapping[str, Any], file: Path) -> pd.Data
         table = table.drop(columns=list(sums) if keys["rollout"] != "step" else [])
     else:
         table["step"] = range(1, len(table) + 1)
-    return table.assign(**{axis: float("nan") for axis in AXES if axis not in table}).set_index("step")
+    table = table.assign(**{axis: float("nan") for axis in AXES if axis not in table})
+    infinite = table.abs() > LARGEST
+    not_finite = frozenset(str(key) for key in table.columns[infinite.any()])
+    table = checked_table(table.mask(infinite), {"step": WHOLE}, file, StudyError, others=NUMBER, key=("step",))
+    return table.set_index("step"), not_finite
 
 
 def _settings(found: Mapping[tuple[str, int], Mapping[str, Any]]) -> list[str]:

@@ -1,5 +1,6 @@
 """One number a run for comparisons, its base policy, and how metrics are named and printed (see docs/metrics.md)."""
 
+from dapo_lit.border import is_share
 from dapo_lit.study.read.runs import Run, Runs, StudyError
 
 WORDS = {
@@ -139,11 +140,6 @@ def primary_metric(runs: Runs, registered: str | None = None) -> str:
             return key
     wanted = " or ".join(candidates)
     raise StudyError(f"no finished run logged {wanted} after step 0, so there is nothing to compare arms on")
-
-
-def is_share(key: str) -> bool:
-    """True for a share, which reports print in points of a hundred."""
-    return "@" in key or key.endswith(("accuracy", "_frac"))
 
 
 def amount(key: str, value: float | None, signed: bool = False) -> str:

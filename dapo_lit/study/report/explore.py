@@ -7,11 +7,12 @@ from typing import Any
 
 from scipy import stats
 
+from dapo_lit.border import is_share
 from dapo_lit.errors import DamagedError
 from dapo_lit.run_files import read_table
 from dapo_lit.study.compare.contrasts import Contrast
 from dapo_lit.study.figures.style import Look, contrast_looks, contrast_name, looks, short
-from dapo_lit.study.read.outcomes import bases, in_words, is_share, unit
+from dapo_lit.study.read.outcomes import bases, in_words, unit
 from dapo_lit.study.read.run import AXES
 from dapo_lit.study.read.runs import Run, Runs
 

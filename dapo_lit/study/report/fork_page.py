@@ -10,13 +10,14 @@ from statistics import fmean
 
 import pandas as pd
 
+from dapo_lit.border import is_share
 from dapo_lit.run_files import read_config, read_metrics
 from dapo_lit.study.compare.contrasts import compare_on
 from dapo_lit.study.compare.effects import registered_effects
 from dapo_lit.study.compare.statistics import Estimate
 from dapo_lit.study.figures.style import contrast_name
 from dapo_lit.study.read.guard import refusals
-from dapo_lit.study.read.outcomes import in_words, is_share, unit
+from dapo_lit.study.read.outcomes import in_words, unit
 from dapo_lit.study.read.registration import read_plan
 from dapo_lit.study.read.run import Run
 from dapo_lit.study.read.runs import StudyError, load
