@@ -35,6 +35,7 @@ from dapo_lit.policy.digests import local_folder, model_of, tokenizer_of
 from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer
 from dapo_lit.policy.sharding import empty_model, load_shards
 from dapo_lit.ranks import ALONE, Ranks
+from dapo_lit.rewards.references import other_reading
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.records import Prompt
 from dapo_lit.rollout.reflection import MARK, WORDS
@@ -209,13 +210,16 @@ class Parts:
 
     def check_answers(self, chosen: Sequence[Problem]) -> None:
         """Raises DataError for reference answers that the rule cannot use, as every response would be wrong."""
-        found = (f"{p.id}: {fault}" for p in chosen if (fault := self.verifier.check_answer(p.answer)))
-        faults = list(dict.fromkeys(found))  # the training file may be the held-out one
+        found = ((f"{p.id}: {fault}", p.answer) for p in chosen if (fault := self.verifier.check_answer(p.answer)))
+        faults = dict(found)  # the training file may be the held-out one
         if faults:
             more = f" (and {len(faults) - 5} more)" if len(faults) > 5 else ""
-            raise DataError(
-                f"reward.rule={self.config.reward.rule} cannot use these answers: " + "; ".join(faults[:5]) + more
-            )
+            message = f"reward.rule={self.config.reward.rule} cannot use these answers: "
+            message += "; ".join([*faults][:5]) + more
+            if reading := other_reading([*faults.values()], self.verifier.rule, self.verifier.extraction):
+                name, right, tried = reading
+                message += f". Of a reference, {name} would be right in {right:,} of {tried:,}: put that into its place"
+            raise DataError(message)
 
     @cached_property
     def train_prompts(self) -> tuple[list[Prompt], int]:

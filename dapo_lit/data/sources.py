@@ -100,7 +100,9 @@ class FieldChecks:
 
 
 def _absent(row: Row, key: str, needs: str) -> RowError:
-    hint = suggestion(key, [str(name) for name in row.fields if name != key], "`{}`")
+    if key in row.fields:
+        return row.error(f"`{key}` is null; write a value or delete the row")
+    hint = suggestion(key, [str(name) for name in row.fields], "`{}`")
     return row.error(f"has no `{key}`; {hint}; every row needs {needs}")
 
 
@@ -202,7 +204,7 @@ def load_heldout(path: str, columns: Mapping[str, str] | None = None, key: str =
 
     A data set with neither is refused: its training split is used only if the id names it (`...::train`).
     """
-    return load_with_selection(path, "test", "validation", columns=columns, key=key)[0]
+    return load_with_selection(path, "test", "validation", columns=columns, key=key, heldout=True)[0]
 
 
 def load_with_selection(
@@ -210,11 +212,14 @@ def load_with_selection(
     *splits: str,
     columns: Mapping[str, str] | None = None,
     key: str = PATH,
+    heldout: bool = False,
 ) -> tuple[list[Problem], SelectionReport]:
     """All problems of the first of the splits that exists, and what reading left out.
 
     columns: names of the columns `problem`, `answer` and `id` where the data have others; a dot leads into an object.
-        None: no message mentions task.columns.
+        A name that a row lacks is an error, even where the row has the usual one. None: no message mentions
+        task.columns.
+    heldout: the usual names are read too where the data have none of `columns`.
     """
     name, files = resolve_files(path, *splits, key=key)
     bad_rows, selection = BadRows(), SelectionReport()
@@ -224,6 +229,11 @@ def load_with_selection(
         bad_rows.check(0)
         raise DataError(f"{path}: holds no rows; every row needs `problem` and `answer`")
     rows = chain([first], rows)
+    named = {field: name for field, name in (columns or {}).items() if first.value(name) is not None}
+    if heldout and columns and not named:
+        columns = {}  # the names are those of task.path; held-out problems may have the usual ones
+    elif lacking := next((name for field, name in (columns or {}).items() if field not in (*named, "id")), None):
+        raise _absent(first, lacking, "the columns that task.columns names")
     if is_published_schema(first) and not columns:
         problems, counts = published_problems(rows, checks, bad_rows)
         bad_rows.check(counts["rows"])
@@ -238,6 +248,8 @@ def _plain_problems(
     rows: Iterable[Row], checks: FieldChecks, bad_rows: BadRows, columns: Mapping[str, str] | None
 ) -> list[Problem]:
     problems: list[Problem] = []
+    fields: dict[str, None] = {}
+    has_id = False
     own = columns or {}
     needs = f"`{own.get('problem', 'problem')}` and `{own.get('answer', 'answer')}`"
     if columns is not None and not columns:
@@ -263,13 +275,19 @@ def _plain_problems(
                 before=before,
             )
             problems.append(problem)
+            has_id |= row.value(id_key) is not None
+            fields.update(dict.fromkeys(row.fields))
+    if own.get("id") and problems and not has_id:
+        raise DataError(f"task.columns: no row has `{own['id']}`; {suggestion(own['id'], fields, '`{}`')}")
     return problems
 
 
 def _column(row: Row, own: str | None, *names: str) -> str:
-    """The first of the names that the row has, as the row spells it (`Problem`); if it has none, the user's own."""
-    for name in (own, *names):
-        if name is not None and row.value(name) is not None:
+    """The user's own name, whether the row has it or not; else the first that it has, as it spells it (`Problem`)."""
+    if own is not None:
+        return own
+    for name in names:
+        if row.value(name) is not None:
             return name
     spelled = {key.lower(): key for key in row.fields}
-    return own or next((spelled[name] for name in names if name in spelled), names[0])
+    return next((spelled[name] for name in names if name in spelled), names[0])

@@ -1,5 +1,5 @@
-"""Compares problems with each other (answers of equal ones, training with evaluation), and tries the rule or the reward
-functions on a few: a function that cannot score ends a run before its first step.
+"""Compares problems with each other (answers of equal ones, training with evaluation), gives every reference answer as
+a response, and tries reward functions on a few: one that cannot score ends a run before its first step.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +11,7 @@ from dapo_lit.data.sources import DataError
 from dapo_lit.errors import RewardError
 from dapo_lit.preflight.table import Finding
 from dapo_lit.rewards.functions import RewardProblem
+from dapo_lit.rewards.references import FORMATS, Unreachable, other_reading, unreachable
 from dapo_lit.rewards.verifier import Verifier
 from math_answers.extraction import Extraction
 
@@ -68,25 +69,66 @@ def check_leakage(train: Sequence[Problem], evaluations: Mapping[str, Sequence[P
     return tuple(warnings)
 
 
+UNREACHABLE_REFUSED, UNREACHABLE_WARNED = 0.5, 0.01
+"""Shares of reference answers that count as wrong when a response gives them: above the first a run is refused, above
+the second it is warned."""
+SHOWN, SHOWN_CHARS = 3, 60
+"""Rows that a message quotes, and characters of each."""
+
+
+def check_references(verifier: Verifier, problems: Sequence[Problem], key: str) -> Finding:
+    """Gives every reference answer as a response under the verifier's rule; how many are right, and three that are not.
+
+    A reward function is not asked: it may be slow, and it may want more than the answer (`try_rewards` tries it).
+
+    key: of the config, for messages.
+    Raises DataError if more than half can never be right.
+    """
+    if verifier.function is not None or not problems:
+        return Finding("")
+    references = [problem.answer for problem in problems]
+    rule, extraction = verifier.rule, verifier.extraction
+    lost = unreachable(references, rule, extraction, verifier.equivalent)
+    words = f"{len(problems) - len(lost):,} of {len(problems):,} reference answers"
+    if not lost:
+        return Finding(words)
+    share = len(lost) / len(problems)
+    message = (
+        f"{key}: {len(lost):,} of {len(problems):,} reference answers ({share:.1%}) count as wrong when a response "
+        f"gives them (extraction {extraction}, rule {rule}), so no response to their problems can be right: "
+        f"{'; '.join(_quoted(problems[each.index], each) for each in lost[:SHOWN])}"
+    )
+    if reading := other_reading([references[each.index] for each in lost], rule, extraction):
+        name, right, tried = reading
+        message += f". Of a reference, {name} would be right in {right:,} of {tried:,}: put that into its place"
+    if share > UNREACHABLE_REFUSED:
+        raise DataError(message)
+    return Finding(words, *(((message,), ()) if share > UNREACHABLE_WARNED else ((), (message,))))
+
+
+def _quoted(problem: Problem, lost: Unreachable) -> str:
+    read = "nothing" if lost.read is None else repr(lost.read[:SHOWN_CHARS])
+    found = lost.fault or f"{problem.answer[:SHOWN_CHARS]!r} is read as {read}"
+    return f"{problem.id}: {found}"
+
+
 PROBLEMS = 16
-"""Problems whose reference answers are scored; junk is scored for a quarter of them."""
-FORMATS: dict[Extraction, str] = {
-    "answer_line": "Answer: {}",
-    "boxed": r"\boxed{{{}}}",
-    "hash": "#### {}",
-    "number": "{}",
-    "auto": "The answer is {}.",
-}
-"""A response that gives its answer as the task asks for it."""
+"""Problems on which a reward function is tried with the reference answer; junk is scored for a quarter of them."""
 JUNK = ("", "I do not know.", "qzx")
 
 
 def try_rewards(
-    verifier: Verifier, problems: Sequence[Problem], extraction: Extraction, max_error_frac: float = 1.0
+    verifier: Verifier,
+    problems: Sequence[Problem],
+    extraction: Extraction,
+    max_error_frac: float = 1.0,
+    key: str = "task.path",
 ) -> Finding:
-    """Scores a batch of reference answers, in the task's format, and junk, as a step does; warns about odd verdicts.
+    """Scores all reference answers under a rule, or a batch of them by a function, and junk, as a step does; warns
+    about odd verdicts.
 
-    Raises RewardError if more than `max_error_frac` of the batch gets no verdict, as of a function that fails.
+    Raises RewardError if more than `max_error_frac` of the batch gets no verdict, as of a function that fails, and
+    DataError if a rule counts more than half of all reference answers as wrong.
     """
     chosen = [RewardProblem(p.id, p.problem, p.answer, p.meta) for p in problems[:PROBLEMS]]
     right = [FORMATS[extraction].format(problem.answer) for problem in chosen]
@@ -101,9 +143,8 @@ def try_rewards(
     scores = verifier.score(pairs)
     verifier.first_error = None  # a run reports its own
     verdicts = [score.correct for score in scores]
-    praised = [text for (_, text), verdict in zip(pairs, verdicts, strict=True) if verdict][
-        sum(verdicts[: len(right)]) :
-    ]
+    num_right = sum(verdicts[: len(right)])
+    praised = [text for (_, text), verdict in zip(pairs, verdicts, strict=True) if verdict][num_right:]
     warnings = []
     if missing := [score for score in scores if score.missing]:
         late, reason = sum(score.timed_out for score in missing), next(filter(None, (s.error for s in missing)), "none")
@@ -117,13 +158,19 @@ def try_rewards(
                 "every text a model may write; docs/rewards.md says how a function is called and what it may return"
             )
         warnings.append(message)
-    if not any(verdicts[: len(right)]):
+    references = check_references(verifier, problems, key)
+    if verifier.function and 2 * num_right < len(right):
         warnings.append(
-            f"{name} counts the reference answer as wrong in all of {len(right)} problems "
-            f"(such as {right[0]!r}); if it asks for no more than the answer, nothing can be learnt"
+            f"{name} counts the reference answer as wrong in {len(right) - num_right} of {len(right)} problems "
+            f"(such as {_first_wrong(right, verdicts)!r}); if it asks for no more than the answer, nothing can be "
+            "learnt from those"
         )
     if praised:
         warnings.append(f"{name} counts junk as right, such as {praised[0]!r}")
-    good = f"{sum(verdicts[: len(right)])} of {len(right)} reference answers"
+    good = references.words or f"{num_right} of {len(right)} reference answers"
     words = f"{name.partition('.')[2]}: right are {good} and {len(praised)} of {len(pairs) - len(right)} junk texts"
-    return Finding(words, tuple(warnings))
+    return Finding(words, (*references.warnings, *warnings), references.shown)
+
+
+def _first_wrong(texts: Sequence[str], verdicts: Sequence[bool]) -> str:
+    return next(text for text, verdict in zip(texts, verdicts, strict=False) if not verdict)

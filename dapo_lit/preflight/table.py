@@ -16,6 +16,8 @@ class Finding:
 
     words: str
     warnings: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
+    """Lines below the row: what was looked at, for the eye."""
 
 
 def run_checks(checks: Mapping[str, Callable[[], Finding]]) -> None:
@@ -24,5 +26,7 @@ def run_checks(checks: Mapping[str, Callable[[], Finding]]) -> None:
     for name, check in checks.items():
         finding = check()
         print(f"  {name:<{WIDTH}}{finding.words}", flush=True)
+        for line in finding.shown:
+            print(f"    {line}", flush=True)
         for warning in finding.warnings:
             print(f"    warning: {warning}", flush=True)

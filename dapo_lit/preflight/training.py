@@ -11,7 +11,7 @@ from dapo_lit.policy.wrap import decoder_layers
 from dapo_lit.preflight.idle_settings import check_switches
 from dapo_lit.preflight.machine import check_devices
 from dapo_lit.preflight.policy import check_dtype, check_policy
-from dapo_lit.preflight.problems import check_labels, check_leakage, try_rewards
+from dapo_lit.preflight.problems import check_labels, check_leakage, check_references, try_rewards
 from dapo_lit.preflight.prompts import check_prompts, check_tokenizer
 from dapo_lit.preflight.table import Finding, run_checks
 
@@ -112,13 +112,21 @@ def _check_evaluation(parts: Parts) -> Finding:
     sets = {"task.eval_path": heldout} if parts.config.task.name == "file" else {}  # generated ones are apart by design
     sets |= {f"evaluation.benchmarks: {b.settings.name}": [p.problem for p in b.prompts] for b in parts.benchmarks}
     warnings = check_leakage(parts.problems.train, sets)
+    for b in parts.benchmarks:
+        found = check_references(
+            b.verifier, [p.problem for p in b.prompts], f"evaluation.benchmarks: {b.settings.name}"
+        )
+        warnings += found.warnings
     named = ", ".join(f"{len(b.prompts):,} of {b.settings.name}" for b in parts.benchmarks)
     return Finding(f"{len(heldout):,} held-out problems{', ' if named else ''}{named}", warnings)
 
 
 def _try_rewards(parts: Parts) -> Finding:
     settings = parts.config.reward
-    return try_rewards(parts.verifier, parts.problems.train, settings.extraction, settings.max_error_frac)
+    key = "task.path" if parts.config.task.name == "file" else f"task.name={parts.config.task.name}"
+    found = try_rewards(parts.verifier, parts.problems.train, settings.extraction, settings.max_error_frac, key)
+    heldout = check_references(parts.verifier, parts.problems.heldout, "task.eval_path")
+    return replace(found, warnings=(*found.warnings, *heldout.warnings))
 
 
 def _check_engine(parts: Parts) -> Finding:

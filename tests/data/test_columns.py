@@ -25,8 +25,36 @@ def test_columns_are_read_under_their_names_also_within_an_object_and_the_others
     assert found == [Problem("a", "2 + 3?", "5", meta, before=tuple(CHAT[:1]))]
 
 
-def test_a_file_with_the_usual_names_is_read_whatever_the_columns_say(write_jsonl):
+def test_a_held_out_file_with_the_usual_names_is_read_whatever_the_columns_say(write_jsonl):
     assert load_heldout(write_jsonl({"problem": "2 + 3?", "answer": "5"}), COLUMNS)[0].answer == "5"
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"problem": "promt"}, r"line 1: has no `promt`; did you mean `prompt`\?"),
+        ({"problem": "prompt", "answer": "solutoin"}, r"line 1: has no `solutoin`; did you mean `solution`\?"),
+        ({"answer": "target.valu"}, "line 1: has no `target.valu`"),
+        ({"id": "uidd"}, r"task.columns: no row has `uidd`; did you mean `uid`\?"),
+    ],
+)
+def test_a_column_that_is_not_there_is_an_error_also_where_the_usual_one_is(write_jsonl, columns, said):
+    row = {"problem": "1 + 1?", "answer": "2", "prompt": "2 + 3?", "solution": "5", "target": {"value": 1}, "uid": "a"}
+    with pytest.raises(DataError, match=said) as refused:
+        problems(write_jsonl(row, row | {"uid": "b"}), columns)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_row_without_the_named_column_is_not_read_from_the_usual_one(write_jsonl):
+    with pytest.raises(DataError, match=r"line 2: has no `prompt`"):
+        problems(
+            write_jsonl({"prompt": "2 + 3?", "answer": "5"}, {"problem": "1?", "answer": "1"}), {"problem": "prompt"}
+        )
+
+
+def test_a_null_is_said_to_be_one(write_jsonl):
+    with pytest.raises(DataError, match="line 1: `answer` is null; write a value or delete the row"):
+        problems(write_jsonl({"problem": "2 + 3?", "answer": None}))
 
 
 @pytest.mark.parametrize(

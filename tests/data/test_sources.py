@@ -81,7 +81,7 @@ BAD_LINES = {
     "{'problem': 'single quotes'}": "not valid JSON",
     '{"problem": "What is 2 + 3?"}': "has no `answer`",
     '{"problm": "What is 2 + 3?", "answer": "5"}': "did you mean `problm`?",
-    '{"problem": null, "answer": "5"}': "has no `problem`",
+    '{"problem": null, "answer": "5"}': "`problem` is null",
     '{"problem": ["What is 2 + 3?"], "answer": "5"}': '`problem` must be text, or a list of {"role": "user"',
     '{"problem": "?", "answer": ""}': "`answer` is empty",
     '{"problem": "?", "answer": ["5", "five"]}': '`answer` is ["5", "five"]',

@@ -42,7 +42,7 @@ def test_a_run_with_a_function_that_cannot_score_is_refused(compose, name, said)
     ("name", "said"),
     [
         ("likes_everything", "counts junk as right, such as ''"),
-        ("likes_nothing", "counts the reference answer as wrong in all of 4 problems"),
+        ("likes_nothing", "counts the reference answer as wrong in 4 of 4 problems"),
         ("right_answers", "counts the reference answer as wrong"),  # it wants a hash, the task wants a number
     ],
 )

@@ -1,0 +1,105 @@
+"""Whether a response can be right at all: every reference answer is given as a response, extracted and compared.
+
+A whole solution in the column of answers, a reference of several lines under `answer_line`, a number in words under
+`numeric`: each is a question that no response answers, and the accuracy of a run has a ceiling that nothing shows.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from math_answers.extraction import Extraction, extract
+from math_answers.free_text import find_reference, is_prose
+from math_answers.number_in_text import first_number, last_number
+from math_answers.rules import Rule, check_reference, decide
+from math_answers.templates import extract_boxed
+
+FORMATS: dict[Extraction, str] = {
+    "answer_line": "Answer: {}",
+    "boxed": r"\boxed{{{}}}",
+    "hash": "#### {}",
+    "number": "{}",
+    "auto": "The answer is {}.",
+}
+"""A response that gives its answer as the task asks for it."""
+READ_AGAIN = 1_000
+"""Unreachable references that are read in other ways, so that a large file of solutions costs no more than a small."""
+SENT = 256
+"""Pairs that are sent to workers, at a millisecond each; the rest is taken for right."""
+Equivalent = Callable[[Sequence[tuple[str, str]]], list[bool]]
+
+
+def _after_hashes(reference: str) -> str | None:
+    before, mark, after = reference.rpartition("####")
+    return after.strip() or None if mark and before.strip() else None
+
+
+def _last_number(reference: str) -> str | None:
+    """None for several numbers that are no sentence: of the point (3, -1) neither is the answer."""
+    last = last_number(reference)
+    return last if last == first_number(reference) or "\n" in reference or is_prose(reference) else None
+
+
+READINGS: Mapping[str, Callable[[str], str | None]] = {
+    "what follows its last ####": _after_hashes,
+    "its last box": extract_boxed,
+    "its last number": _last_number,
+}
+"""Where the answer of a reference that is a whole solution may be, the surest first."""
+
+
+@dataclass(frozen=True)
+class Unreachable:
+    """A reference answer that counts as wrong when a response gives it."""
+
+    index: int
+    """Its place among the references."""
+    read: str | None
+    """What is found in that response, or in a box of the reference's own."""
+    fault: str | None = None
+    """Why the rule cannot use the reference at all."""
+
+
+def unreachable(
+    references: Sequence[str], rule: Rule, extraction: Extraction, equivalent: Equivalent | None = None
+) -> list[Unreachable]:
+    """The references that are wrong when a response gives them in the task's format.
+
+    A reference with a box or `####` of its own that is another answer than the whole is one too: the response that is
+    right gives what is in the box.
+
+    equivalent: decides the first pairs that need the symbolic comparison. They are few, as most references come back
+        from the extraction as they went in; None: they are taken for right.
+    """
+    found: list[Unreachable] = []
+    undecided: dict[int, tuple[str, str]] = {}
+    for index, reference in enumerate(references):
+        wanted = find_reference(reference) if extraction == "auto" else reference
+        if fault := check_reference(wanted, rule):
+            found.append(Unreachable(index, None, fault))
+            continue
+        read = extract(FORMATS[extraction].format(reference), extraction)
+        equal = decide(read, wanted, rule) if read is not None else False
+        if equal and ("####" in wanted or "boxed" in wanted):
+            read = _after_hashes(wanted) or extract_boxed(wanted) or read
+            equal = decide(read, wanted, rule) if read is not None else False
+        if equal is None and read is not None:
+            undecided[index] = read, wanted
+        elif not equal:
+            found.append(Unreachable(index, read))
+    sent = [*undecided.items()][:SENT]
+    if sent and equivalent is not None:
+        verdicts = zip(sent, equivalent([pair for _, pair in sent]), strict=True)
+        found += [Unreachable(index, read) for (index, (read, _)), equal in verdicts if not equal]
+    return sorted(found, key=lambda each: each.index)
+
+
+def other_reading(references: Sequence[str], rule: Rule, extraction: Extraction) -> tuple[str, int, int] | None:
+    """The part of these references that makes most of them reachable: its name, how many, and of how many tried."""
+    tried = references[:READ_AGAIN]
+    best: tuple[str, int, int] | None = None
+    for name, reading in READINGS.items():
+        parts = [part for reference in tried if (part := reading(reference))]
+        right = len(parts) - len(unreachable(parts, rule, extraction))
+        if right > (best[1] if best else 0):
+            best = name, right, len(tried)
+    return best
