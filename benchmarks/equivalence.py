@@ -72,7 +72,7 @@ if __name__ == "__main__":
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    lines = (arguments.data / "equivalence.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (arguments.data / "equivalence.jsonl").open(encoding="utf-8")
     found = report([json.loads(line) for line in lines])
     arguments.out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(json.dumps({key: value for key, value in found.items() if key != "ambiguous"}, indent=1))

@@ -27,14 +27,14 @@ from math_answers.full import FullComparer
 NUMBERS = ("aime_2024", "aime_2025", "amc23", "gsm8k_train", "gsm8k_test", "dapo_math_17k")
 EXPRESSIONS = ("math500", "math_train")
 FORMULAS = "latex_parse_pairs"
-REVIEWED: dict[tuple[str, str], str] = {}
+REVIEWED: dict[tuple[str, str], str] = {(r"\pi", r"180^\circ"): "degrees are radians where one side has them"}
 """Pairs that math-verify does not confirm, and why they are one answer."""
 Pair = tuple[str, str]
 
 
 def references(file: Path) -> list[str]:
     """The distinct references of a set, in their order."""
-    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    rows = [json.loads(line) for line in file.open(encoding="utf-8")]
     return list(dict.fromkeys(str(row["answer"]) for row in rows))
 
 
@@ -123,7 +123,7 @@ def main() -> None:
     for name in arguments.sets:
         file = arguments.data / f"{name}.jsonl"
         if name == FORMULAS:
-            rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+            rows = [json.loads(line) for line in file.open(encoding="utf-8")]
             confirm = confirmed_by({row["latex"]: row["sympy_expr"] for row in rows})
             results[name] = compared(name, list(dict.fromkeys(row["latex"] for row in rows)), confirm)
         else:

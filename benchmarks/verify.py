@@ -76,7 +76,7 @@ def spoiled(answer: str, others: Sequence[str], draw: random.Random) -> str:
 
 def corpus(data: Path, draw: random.Random) -> list[Pair]:
     """Responses that end in a box, 16 for each of 512 problems."""
-    rows = [json.loads(line) for line in (data / "math_train.jsonl").read_text(encoding="utf-8").splitlines()]
+    rows = [json.loads(line) for line in (data / "math_train.jsonl").open(encoding="utf-8")]
     chosen = draw.sample(rows, PROMPTS)
     answers = [row["answer"] for row in chosen]
     pairs = []
@@ -166,7 +166,7 @@ Triple = tuple[str, str, bool | None]
 
 
 def triples(file: Path) -> list[Triple]:
-    rows = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+    rows = map(json.loads, file.open(encoding="utf-8"))
     return [(row["pred"], row["gold"], None if row.get("ambiguous") else row["equal"]) for row in rows]
 
 

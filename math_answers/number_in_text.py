@@ -9,7 +9,9 @@ import re
 from math_answers.quantity import ascii_digits
 
 _MULTIPLE = r"(?:[ ](?:hundred|thousand|million|billion|trillion|dozen)s?\b)"
-_COMMAND = r"\\(?:[dtc]?frac|sqrt|binom)(?:\[[^\[\]]{0,20}\])?(?:\s*\{[^{}]{0,200}\}|[0-9])+"
+_BRACES = r"\{(?:[^{}]|\{[^{}]{0,100}\}){0,200}\}"
+"""A group, which may hold groups: of `\frac{\sqrt{3}}{2}` the 2 is a part."""
+_COMMAND = rf"\\(?:[dtc]?frac|sqrt|binom)(?:\[[^\[\]]{{0,20}}\])?(?:\s*{_BRACES}|[0-9])+"
 _NUMBER = re.compile(
     rf"""
     (?<![A-Za-z0-9_.^])(?<![_^]\{{)                        # not in a name, a decimal or a power
@@ -31,7 +33,7 @@ _NUMBER = re.compile(
     )
     (?: [eE][-+]?[0-9]+(?![0-9A-Za-z])
       | \s?(?:\\times|\\cdot|[*x×·])\s?10\s?\^\s?(?:\{{[-+\u2212]?[0-9]+\}}|[-+\u2212]?[0-9]+)
-      | \s?\^\s?(?:\{{[^{{}}]{{0,40}}\}}|-?[0-9]+)
+      | \s?\^\s?(?:{_BRACES}|-?[0-9]+)
       | [⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+
       | (?:\\pi|\\sqrt|[π√])\w*
       | [xyzni](?![A-Za-z])

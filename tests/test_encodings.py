@@ -73,3 +73,12 @@ def test_a_command_works_in_a_locale_that_knows_ascii_only(tmp_path):
     done = subprocess.run(command, env={**os.environ, **ascii_only}, cwd=tmp_path, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode(errors="replace")
     assert "–" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_lines_of_json_end_at_line_feeds_only(file: Path):
+    """`str.splitlines` also ends a line at characters that may stand inside a text of JSON, such as U+2028."""
+    statements = [node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.stmt)]
+    simple = [ast.unparse(node) for node in statements if not hasattr(node, "body")]
+    heads = [ast.unparse(node.iter) for node in statements if isinstance(node, ast.For)]
+    assert [text for text in [*simple, *heads] if "read_text" in text and "splitlines" in text and "json" in text] == []

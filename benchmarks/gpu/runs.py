@@ -47,7 +47,7 @@ def serve(command: str, log: IO[bytes]) -> "subprocess.Popen[bytes]":
 def rows(folder: Path) -> list[dict[str, Any]]:
     """The rows of the only run below a folder, the last one of each step."""
     [file] = folder.rglob("metrics.jsonl")
-    found = {(row := json.loads(line))["step"]: row for line in file.read_text(encoding="utf-8").splitlines()}
+    found = {(row := json.loads(line))["step"]: row for line in file.open(encoding="utf-8")}
     return [found[step] for step in sorted(found)]
 
 

@@ -341,9 +341,8 @@ if __name__ == "__main__":
     four_sums = [
         {"id": f"four_sums-{i}", "problem": text, "answer": answer} for i, (text, answer) in enumerate(FOUR_SUMS)
     ]
-    given = (
-        [json.loads(line) for line in Path(sys.argv[2]).read_text(encoding="utf-8").splitlines()]
-        if len(sys.argv) > 2
-        else four_sums
-    )
+    given = four_sums
+    if len(sys.argv) > 2:
+        with Path(sys.argv[2]).open(encoding="utf-8") as file:
+            given = [json.loads(line) for line in file]
     train(Path(sys.argv[1]), given, Settings())

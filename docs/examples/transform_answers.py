@@ -133,7 +133,7 @@ def main(arguments: list[str] | None = None) -> None:
     engine = TorchEngine(model.config, eos_ids=eos_ids(model, tokenizer), device=model.device, dtype=model.dtype)
     engine.sync_weights(model.state_dict().items(), version=0)
     files = {True: args.output, False: args.output.with_suffix(".rejected.jsonl")}
-    lines = [line for file in files.values() if file.exists() for line in file.read_text(encoding="utf-8").splitlines()]
+    lines = [line for file in files.values() if file.exists() for line in file.open(encoding="utf-8")]
     done = {json.loads(line)["id"] for line in lines}
     with Verifier(rule="numeric", extraction="answer_line") as verifier, torch.inference_mode():
         transformer = Transformer(engine, tokenizer, verifier, args)

@@ -27,7 +27,7 @@ from math_answers.extraction import extract
 
 def read_rows(file: Path) -> list[dict[str, str]]:
     """Raises ValueError that names the line of a row without text."""
-    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    rows = [json.loads(line) for line in file.open(encoding="utf-8")]
     for number, row in enumerate(rows, 1):
         for key in ("prompt", "response"):
             if not isinstance(row.get(key), str) or not row[key].strip():

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import claims
 import effects
+import forms
 import on_gpu
 import provenance
 import published
@@ -34,6 +35,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "equal_tokens": effects.equal_tokens,
     "held_out_at_equal_tokens": effects.held_out_at_equal_tokens,
     "mean_at_equal_tokens": effects.mean_at_equal_tokens,
+    "forms": forms.table,
     "skewed_effects": rule.skewed_effects,
     "gpu_conditions": on_gpu.conditions,
     "gpu_starts": on_gpu.starts,

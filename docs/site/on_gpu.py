@@ -17,7 +17,7 @@ ROUNDING = "mismatch/"
 
 
 def rows(name: str, folder: Path = H100) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in (folder / f"{name}.jsonl").open(encoding="utf-8")]
 
 
 def conditions() -> str:

@@ -258,7 +258,9 @@ def test_a_hyphen_between_ascending_numbers_is_no_difference_outside_a_formula(l
 LITERALS = (
     "{a}.{b}e-{c}", "{a}E{b}", "{a} {b:03}", "{a},{b:03}", "{a},{b:03},{c}", "{a}.{b}.{c}", "{a}:{b}", "{a}/{b}/{c}",
     "{a} {b}/{c}", "{a}{{,}}{b:03}", r"{a}\,{b:03}", "{a}^{b}", "{a}^{{{b}}}", r"{a} \times 10^{{-{b}}}", "{a}x10^{b}",
-    r"\frac{{{a}}}{{{b}}}", r"{a}\sqrt{{{b}}}", "{a}√{b}", "{a}π", r"{a}\pi", "{a}½", "{a}²",
+    r"\frac{{{a}}}{{{b}}}", r"{a}\sqrt{{{b}}}",
+    r"\frac{{\sqrt{{{a}}}}}{{{b}}}", r"\frac{{{a}}}{{\sqrt{{{b}}}}}", r"{a}^{{\frac{{{b}}}{{{c}}}}}",
+    "{a}√{b}", "{a}π", r"{a}\pi", "{a}½", "{a}²",
     "{a} million", "{a}_{b:03}",
     "0.{b}...", "{a}'{b:03}", "{a}x", "{a}i", "2{a:03}-05-{c}1",
 )  # fmt: skip

@@ -1,0 +1,71 @@
+r"""Which rule accepts which form of an answer, after which extraction: the rules themselves are asked."""
+
+from typing import get_args
+
+from math_answers import Extraction, Rule, equal, extract
+from math_answers.rules import check_reference
+
+EXTRACTIONS, RULES = get_args(Extraction), get_args(Rule)
+PLACES = (
+    r"Answer: 42", r"**Answer:** 42", r"Answer: $42$", "Answer:\n$$\n42\n$$", r"Answer: \boxed{42}", r"\boxed{42}",
+    r"$\boxed{42}$.", "#### 42", "####\n\\[\n42\n\\]", "#42", "The answer is 42.", "**42**", "6 * 7 = 42", "42",
+    "Answer: 42\nor so", "Answer: 41\nAnswer: 42", r"\boxed{41} \boxed{42}", "42 or 43",
+)  # fmt: skip
+"""Ends of a response whose answer is 42, or is not."""
+CONTAINERS = {
+    "answer_line": "Answer: {}",
+    "boxed": r"\boxed{{{}}}",
+    "hash": "#### {}",
+    "number": "{}",
+    "auto": r"\boxed{{{}}}",
+}
+"""How a response gives its answer to each extraction; to `auto` in a box, which marks its whole content."""
+WRITTEN = (
+    ("42", ("42.0", "042", "+42", "$42$", r"\text{42}", "\u201c42\u201d", "4.2e1", "84/2", r"\frac{84}{2}",
+            r"\sqrt{1764}", "x = 42", "6 * 7 = 42", "42 cm", r"42\text{ cm}", "42 (apples)", "42 square",
+            r"\$42", r"42\%", r"42^\circ", "42 or 43", "42, 42", "-42", "42!", "forty-two")),
+    ("1/2", (r"\frac12", r"\dfrac{1}{2}", "0.5", ".5", "2/4", "50\\%", "0.50000000000000001", "0.51")),
+    ("1,234", ("1234", "1{,}234", "1 234", "1.234", "1, 234")),
+    ("(1, 2)", ("(1,2)", "1, 2", "(2, 1)", "[1, 2]", "(1, 4/2)")),
+    (r"\sqrt{2}", (r"\sqrt2", r"2^{1/2}", r"\frac{2}{\sqrt{2}}", "1.41421356")),
+)  # fmt: skip
+"""References, and answers in other forms."""
+
+
+def table() -> str:
+    """Markdown: a form a row, an extraction a column; in a cell the rules that count it as right."""
+    names = " | ".join(f"`{name}`" for name in EXTRACTIONS)
+    head = f"| reference | response | {names} |\n|---|---|{'---|' * len(EXTRACTIONS)}"
+    places = [
+        f"| {_code('42')} | {_code(response)} | {' | '.join(accepting(response, '42', name) for name in EXTRACTIONS)} |"
+        for response in PLACES
+    ]
+    written = []
+    for reference, answers in WRITTEN:
+        for answer in answers:
+            cells = [accepting(CONTAINERS[name].format(answer), reference, name) for name in EXTRACTIONS]
+            written.append(f"| {_code(reference)} | {_code(answer)} | {' | '.join(cells)} |")
+    return "\n".join(
+        [
+            "Where the answer stands:", "", head, *places, "",
+            "How it is written, where each extraction looks for it "
+            f"({', '.join(_code(CONTAINERS[name].format('...')) for name in dict.fromkeys(EXTRACTIONS))}):",
+            "", head, *written,
+        ]
+    )  # fmt: skip
+
+
+def accepting(response: str, reference: str, extraction: Extraction) -> str:
+    """The rules that count a response as right, in words."""
+    answer = extract(response, extraction)
+    if answer is None:
+        return "no answer"
+    usable = [rule for rule in RULES if check_reference(reference, rule) is None]
+    right = [rule for rule in usable if equal(answer, reference, rule)]
+    return "all" if len(right) == len(RULES) else ", ".join(right) or "none"
+
+
+def _code(text: str) -> str:
+    """Text as code in a cell; a line's end is shown."""
+    shown = text.replace("\n", "⏎").replace("|", "\\|")
+    return f"`{shown}`"
