@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from dynamic_sampling import Engine, workload
 
-from dapo_lit.forecast.duration import Engines, Shape, decode
+from dapo_lit.forecast.duration import Engines, Shape, Tokens, decode
 from dapo_lit.forecast.hardware import GPUS, QWEN2_5
 from dapo_lit.rollout.dynamic_sampling import Admission, CollectionRules, KeepRate
 from dapo_lit.rollout.rank_sampling import TICK_STEPS
@@ -89,8 +89,9 @@ def sampled(num_engines: int, carry_over: str, steps: int) -> list[tuple[float, 
 def trained_s(gpus: int, tokens: float, squares: float) -> tuple[float, float]:
     """Seconds of training on a step, and of giving the engines its weights."""
     sequences = PROMPTS * SAMPLES
-    forward, backward = QWEN.passes(sequences, PROMPT_TOKENS, tokens / sequences, squares / sequences)
-    seconds = (3 * forward + backward) / (gpus * H800.tflops * 1e12 * H800.train_frac)  # scored, trained, recomputed
+    whole = squares + 2 * PROMPT_TOKENS * tokens + sequences * PROMPT_TOKENS**2
+    work = Tokens(sequences * PROMPT_TOKENS + tokens, whole, tokens)
+    seconds = QWEN.scoring(work).seconds(H800, gpus) + QWEN.training(work, recomputes=1.0).seconds(H800, gpus)
     return seconds, 2 * QWEN.parameters / (1e9 * H800.network_gb_s)
 
 

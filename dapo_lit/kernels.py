@@ -9,8 +9,33 @@ What is left: flash attention where there is no mask; the memory-efficient kerne
 read, or plain products where there is one. On a CPU nothing changes, as cuDNN has no kernel there.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 import torch
 
 
 def exclude_cudnn_attention() -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+_AS_ON_GPU = ContextVar("as_on_gpu", default=False)
+
+
+def is_on_gpu(tensor: torch.Tensor) -> bool:
+    """The tensor is on a GPU, or stands for one that is (`as_on_gpu`)."""
+    return tensor.is_cuda or _AS_ON_GPU.get()
+
+
+@contextmanager
+def as_on_gpu(simulates: bool = True) -> Iterator[None]:
+    """Inside the block tensors on the CPU take the ways of a GPU: for tensors without storage, whose memory is counted.
+
+    torch without CUDA can make no tensor on a GPU that has a gradient, not even one without storage.
+    """
+    before = _AS_ON_GPU.set(simulates)
+    try:
+        yield
+    finally:
+        _AS_ON_GPU.reset(before)

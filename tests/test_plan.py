@@ -1,14 +1,20 @@
 """The plan: the shipped 32B config fits, the simulation agrees with a measurement, the arithmetic with hand work."""
 
+import math
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import on_gpu
 import pytest
 import torch
 import torch.distributed as dist
 import yaml
 from composition import tree_of
+from planned import modelled, trained_seconds
 from ranks_case import fork_ranks
+from scipy.optimize import least_squares
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile
@@ -16,11 +22,15 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from dapo_lit.cli.config_tree import resolved
 from dapo_lit.config import parse_as
+from dapo_lit.forecast import duration
 from dapo_lit.forecast.duration import (
+    ATTENTION_FRAC,
     BANDWIDTH_FRAC,
+    ELEMENTWISE,
     FOLDER_BYTES_S,
     HELD_OUT_ERROR,
     HOST_S,
+    PRODUCT_FRAC,
     Engines,
     Shape,
     Step,
@@ -30,10 +40,13 @@ from dapo_lit.forecast.duration import (
 from dapo_lit.forecast.hardware import GPUS, Hardware, PlanConfig, Workload
 from dapo_lit.forecast.memory import GIB, GRAPHS_GIB, Memory, resident_engine, training_memory
 from dapo_lit.forecast.plan import engines, link_bytes_s, step_phases
+from dapo_lit.policy import attention
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import token_logprobs
 from dapo_lit.policy.sharding import shard
 from dapo_lit.policy.wrap import run, wrap_layers
+
+ROOT = Path(__file__).parents[1]
 
 
 def composed(*overrides: str) -> PlanConfig:
@@ -120,6 +133,35 @@ def test_the_simulated_peak_of_two_ranks_is_that_of_two_processes():
     fork_ranks(2, "memory of two ranks", work)
 
 
+CASES = [(row["policy"], row["tokens"], row["recomputation"]) for row in on_gpu.rows("planned")]
+SWEEP = pytest.mark.skipif("DAPO_LIT_MATRIX" not in os.environ, reason="half a minute each: make sweeps")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [CASES[0], *(pytest.param(case, marks=SWEEP) for case in CASES[1:])], ids=str)
+def test_the_simulated_peak_next_to_a_cards_is_that_of_the_simulation(case, monkeypatch):
+    """The card had torch 2.11, which repeats keys; the simulation of every layer takes a while."""
+    for folder in ("benchmarks", "benchmarks/gpu"):
+        monkeypatch.syspath_prepend(str(ROOT / folder))
+    from d_trainer import planned
+
+    monkeypatch.setattr(attention, "takes_grouped_heads", lambda: False)
+    [row] = [row for row in on_gpu.rows("planned") if (row["policy"], row["tokens"], row["recomputation"]) == case]
+    found = training_memory(planned(*case), micro_batches=1).peak * GIB / 1e9
+    assert found == pytest.approx(row["simulated_gb"], abs=0.06)
+
+
+def test_the_simulation_is_close_to_the_peaks_of_a_card_and_knows_what_does_not_fit():
+    """One row of six is off by more than a tenth, and no real peak is above the simulated one."""
+    rows = on_gpu.rows("planned")
+    errors = [row["simulated_gb"] / row["peak_gb"] - 1 for row in rows if row["peak_gb"] is not None]
+    assert min(errors) > 0
+    assert sorted(errors)[-2] < 0.1
+    assert [row["simulated_gb"] > 80 for row in rows] == [row["peak_gb"] is None for row in rows]
+    trained = {(r["policy"], r["tokens"], r["recomputation"]): r for r in on_gpu.rows("trainer") if not r["compiled"]}
+    assert [row["peak_gb"] for row in rows] == [trained[case].get("peak_gb") for case in CASES]
+
+
 def test_a_value_model_and_a_reference_are_counted_and_only_adapters_have_optimiser_states():
     plain, ppo, lora = (
         training_memory(composed(*MEASURED, "policy.architecture.num_hidden_layers=2", *options))
@@ -161,49 +203,43 @@ ROWS = yaml.safe_load((Path(__file__).parent / "published_speeds.yaml").read_tex
 SMALL = Shape(layers=2, hidden=8, mlp=16, heads=2, key_heads=1, vocabulary=32, tied=True)
 
 
-def named_gpu(name: str) -> Hardware:
-    return Hardware(**ROWS["gb200"]) if name == "gb200" else GPUS[name]
-
-
-def modelled(row: dict[str, Any]) -> dict[str, float]:
-    """Seconds of a published step, by phase and in all."""
-    machine, sizes = row["machine"], row["step"]
-    shape, gpu, tp = Shape(**ROWS["shapes"][machine["shape"]]), named_gpu(machine["gpu"]), machine["engine_gpus"]
-    groups = sizes.get("groups", sizes["prompts"])
-    step = Step(sizes["prompts"], sizes["samples"], sizes["limit"], groups, 1, sizes["scored"], sizes["recomputes"])
-    work = Workload(
-        prompt_tokens=sizes["prompt"], mean_response_tokens=sizes["mean"], length_spread=0.8, keep_frac=1.0
-    )  # fmt: skip
-    cache = tp * machine["memory_frac"] * gpu.memory_gb * 1e9 - 2 * shape.parameters
-    with_engines = Engines(machine["gpus"] / tp, tp, machine["slots"], cache)
-    found = phases(shape, step, work, gpu, machine["gpus"], with_engines, gpu.network_gb_s * 1e9)
-    seconds = {phase.name: phase.seconds for phase in found}
-    return seconds | {"step": sum(seconds.values())}
-
-
-@pytest.mark.parametrize("row", ROWS["steps"], ids=lambda row: row["name"])
-def test_a_published_step_is_modelled_within_its_tolerance(row):
-    found = modelled(row)
-    errors = {name: found[name] / seconds - 1 for name, seconds in row["seconds"].items()}
-    assert {name for name, error in errors.items() if abs(error) > row["tolerance"][name]} == set()
-
-
 def test_the_error_that_the_plan_prints_is_the_largest_over_published_steps():
     errors: dict[str, list[float]] = {"step": [], "phase": []}
     for row in ROWS["steps"]:
-        found = modelled(row)
+        found = modelled(row, ROWS)
         for name, seconds in row["seconds"].items():
             errors["step" if name == "step" else "phase"].append(found[name] / seconds - 1)
-    for kind, (low, high) in HELD_OUT_ERROR.items():
+    for kind in ("step", "phase"):
+        low, high = HELD_OUT_ERROR[kind]
         assert (min(errors[kind]), max(errors[kind])) == (pytest.approx(low, abs=0.01), pytest.approx(high, abs=0.01))
 
 
-@pytest.mark.parametrize("row", ROWS["training"], ids=lambda row: row["source"])
-def test_the_share_of_peak_is_that_of_published_training(row):
-    gpu = GPUS[row["gpu"]]
-    forward, backward = Shape(**ROWS["shapes"][row["shape"]]).passes(1, 0, 8192, 8192**2)
-    rate = 8192 * gpu.tflops * 1e12 * gpu.train_frac / ((1 + row["recomputes"]) * forward + backward)
-    assert rate == pytest.approx(row["rate"], rel=0.16)  # compiled layers on H100 are the fastest
+FITTED = ("PRODUCT_FRAC", "ATTENTION_FRAC", "ELEMENTWISE", "COMPILED")
+
+
+def log_errors(constants: Sequence[float], rows: list[dict[str, Any]]) -> list[float]:
+    """Of modelled over measured seconds of training, with these values of the fitted constants."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in zip(FITTED, constants, strict=True):
+            patch.setattr(duration, name, value)
+        return [math.log(trained_seconds(row, ROWS) / row["seconds"]) for row in rows]
+
+
+def test_the_constants_of_training_are_fitted_to_every_second_row_and_the_others_give_the_error_that_is_printed():
+    fitted, held_out = ROWS["training"][::2], ROWS["training"][1::2]
+    now = [getattr(duration, name) for name in FITTED]
+    found = least_squares(log_errors, now, args=(fitted,), bounds=([0.1, 0.1, 0.1, 0.1], [1, 1, 5, 1])).x
+    assert now == pytest.approx(found, abs=0.01)
+    errors = [math.exp(error) - 1 for error in log_errors(now, held_out)]
+    low, high = HELD_OUT_ERROR["training"]
+    assert (min(errors), max(errors)) == (pytest.approx(low, abs=0.01), pytest.approx(high, abs=0.01))
+
+
+def test_the_rows_of_training_that_were_measured_here_are_those_of_the_card():
+    rows = [row for row in on_gpu.rows("trainer") if "ms" in row]
+    here = [row for row in ROWS["training"] if row["source"].startswith("benchmarks/results/gpu")]
+    assert [row["seconds"] for row in here] == pytest.approx([row["ms"] / 1e3 for row in rows], rel=1e-3)
+    assert [row["tokens"] for row in here] == [row["tokens"] for row in rows]
 
 
 @pytest.mark.parametrize("row", ROWS["decoding"], ids=lambda row: f"{row['shape']}, {row['gpus']} GPUs")
@@ -214,17 +250,21 @@ def test_the_rate_of_one_sequence_is_that_of_published_decoding(row):
 
 
 def test_time_of_each_phase_is_the_hand_worked_one():
-    gpu = Hardware("mine", 80, 989, 3350, 50, 400, train_frac=0.25)
+    gpu = Hardware("mine", 80, 989, 3350, 50, 400)
     assert SMALL.body == 2 * (8 * 4 * (4 + 2) + 3 * 8 * 16)  # projections of 2 + 2 x 1 heads of 4, three matrices
     assert SMALL.parameters == SMALL.body + 256
     assert SMALL.cache_bytes == 2 * 2 * 1 * 4 * 2
     work = Workload(prompt_tokens=0, mean_response_tokens=10.0, length_spread=1e-9, keep_frac=1.0)
-    step = Step(num_prompts=4, samples=2, limit_tokens=100, groups_generated=4, recomputes=0.0)
+    step = Step(num_prompts=4, samples=2, limit_tokens=100, groups_generated=4, recomputes=0.0, updates=2)
     found = {p.name: p.seconds for p in phases(SMALL, step, work, gpu, 1, Engines(1, 1, 4, 1e9), 1e6)}
-    forward = 2 * SMALL.body * 80 + 2 * 256 * 80 + 2 * 2 * 8 * 8 * 100  # 8 sequences of 10 tokens
-    assert found["old log-probs"] == pytest.approx(forward / (989e12 * 0.25))
-    backward = 4 * SMALL.body * 80 + 4 * 256 * 80 + 5 * 2 * 8 * 8 * 100
-    assert found["updates"] == pytest.approx((forward + backward) / (989e12 * 0.25))
+    products, attention = 2 * SMALL.body * 80 + 2 * 256 * 80, 2 * 2 * 8 * 8 * 100  # 8 sequences of 10 tokens
+    layers, logits = 2 * (72 * 8 + 20 * (2 + 1) * 4 + 10 * 16) * 80 * ELEMENTWISE, 86 * 32 * 80  # bytes
+    bytes_s = 3350e9 * BANDWIDTH_FRAC
+    forward = products / (989e12 * PRODUCT_FRAC) + attention / (989e12 * ATTENTION_FRAC)
+    assert found["old log-probs"] == pytest.approx(forward + (layers + 0.7 * logits) / bytes_s)
+    whole = 3 * products / (989e12 * PRODUCT_FRAC) + 3.5 * attention / (989e12 * ATTENTION_FRAC)
+    states = 2 * 28 * SMALL.parameters  # two updates
+    assert found["updates"] == pytest.approx(whole + (3 * layers + logits + states) / bytes_s)
     # 8 sequences in 4 slots: twice ten steps of 4 sequences with 5 tokens behind them on average
     one = (2 * SMALL.parameters + 4 * 5 * SMALL.cache_bytes) / (3350e9 * BANDWIDTH_FRAC) + 4 * HOST_S
     assert found["decode"] == pytest.approx(20 * one)

@@ -32,9 +32,10 @@ CASES = (
 
 
 def planned(policy: str, tokens: int, recomputed: str) -> PlanConfig:
+    """What is measured: weights in bf16 in one process, no engine, sequences as long as the longest of the case."""
     overrides = [
-        "policy=hf", f"policy.path=Qwen/Qwen2.5-{policy}", "policy.dtype=bfloat16", "trainer=fsdp", "trainer.devices=1",
-        f"trainer.micro_batch_tokens={tokens}",
+        "policy=hf", f"policy.path=Qwen/Qwen2.5-{policy}", "policy.dtype=bfloat16", "trainer.accelerator=gpu",
+        f"trainer.micro_batch_tokens={tokens}", f"task.max_response_tokens={tokens // 2 - 64}",
         f"trainer.activation_checkpointing={recomputed}", "rollout=vllm", "rollout.vllm.placement=server",
         "rollout.vllm.server.urls=[http://a:1]", "rollout.vllm.server.folder=f",
     ]  # fmt: skip
@@ -77,7 +78,7 @@ def measure_case(policy: str, tokens: int, recomputed: str, peak: float, args: a
     ms = milliseconds(step, 1 if args.tiny else 5)
     cost = cost_of(shape)
     useful = 6 * (sum(map(cost, lengths)) + len(rows) * shape.vocab_size * shape.hidden_size)
-    predicted = None if args.tiny else training_memory(config, quick=True).peak * 2**30
+    predicted = None if args.tiny else training_memory(config, micro_batches=1).peak * 2**30
     return {
         "ms": ms, "tokens_per_s": tokens / ms * 1e3, "mfu": useful / ms * 1e3 / peak, "peak_bytes": memory,
         "planned_bytes": predicted, "sequences": len(lengths),

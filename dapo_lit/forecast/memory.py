@@ -1,7 +1,8 @@
 """Predicts a training step's memory on each GPU by simulating the real module, without weights, GPU or other processes.
 
 FakeTensorMode creates tensors without storage, a fake process group has the real number of ranks, and torch's memory
-trackers follow forward and backward. The optimiser's step is not simulated, because its states would be counted
+trackers follow forward and backward as training does them: layers, then head and loss chunk by chunk. For a GPU the
+tensors take a GPU's ways (`as_on_gpu`). The optimiser's step is not simulated, because its states would be counted
 unsharded; they are two tensors of the size of the shards, and are added. A policy that is not sharded
 (trainer.strategy=single) counts as one shard; 16-bit copies of its weights are among the activations, because autograd
 keeps them until backward.
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed._tools.mem_tracker import MemTracker
@@ -24,8 +26,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 
 from dapo_lit.config import Config
 from dapo_lit.forecast.hardware import architecture
-from dapo_lit.policy.attention import layout
-from dapo_lit.policy.head import chunk_rows, token_logprobs
+from dapo_lit.kernels import as_on_gpu
+from dapo_lit.policy.attention import Layout, layout, packed_hidden
+from dapo_lit.policy.head import Head, HeadPass, chunk_rows
 from dapo_lit.policy.lora import add_adapters
 from dapo_lit.policy.sharding import shard
 from dapo_lit.policy.wrap import run, wrap_layers
@@ -64,18 +67,18 @@ class Memory:
         return sum(self.training[part] for part in STAYS if part in self.training)
 
 
-def training_memory(config: Config, quick: bool = False) -> Memory:
-    """Simulates two micro-batches of `trainer.micro_batch_tokens` tokens, nine tenths of them response tokens.
-
-    In the second the gradients of the first exist, as in every later one of an update.
+def training_memory(config: Config, quick: bool = False, micro_batches: int = 2) -> Memory:
+    """Simulates micro-batches of `trainer.micro_batch_tokens` tokens, nine tenths of them response tokens.
 
     quick: simulate 4 and 5 layers and extrapolate; from 4 layers on every part is linear in their number.
+    micro_batches: of an update. From the second on the gradients of the first exist, and two show the peak of any
+        number; 1: an update of one, whose gradients come into being as its activations go.
     """
     sizes = architecture(config.policy)
     layers = int(sizes["num_hidden_layers"])
     if not quick or layers <= 8:
-        return _simulate(config, sizes, layers)
-    four, five = (_simulate(config, sizes, n) for n in (4, 5))
+        return _simulate(config, sizes, layers, micro_batches)
+    four, five = (_simulate(config, sizes, n, micro_batches) for n in (4, 5))
 
     def extrapolated(low: float, high: float) -> float:
         return low + (high - low) * (layers - 4)
@@ -106,7 +109,7 @@ def resident_engine(config: Config, parameters: int) -> dict[str, float]:
     return graphs if rollout.vllm.sleep else weights | {"engine keys and values": rollout.vllm.kv_cache_gb} | graphs
 
 
-def _simulate(config: Config, sizes: dict[str, Any], layers: int) -> Memory:
+def _simulate(config: Config, sizes: dict[str, Any], layers: int, micro_batches: int) -> Memory:
     settings = config.trainer
     size = settings.devices * settings.num_nodes
     others = {k: v for k, v in sizes.items() if k not in ("model_type", "num_hidden_layers", "layer_types")}
@@ -128,13 +131,12 @@ def _simulate(config: Config, sizes: dict[str, Any], layers: int) -> Memory:
             ids = torch.zeros(tokens, dtype=torch.int64, device="cpu")
             rows = torch.arange(tokens // 10, tokens, device="cpu")
             # The simulation is on a CPU, the run on the planned accelerator.
-            chunk = chunk_rows(shape.vocab_size, "cpu" if settings.accelerator == "cpu" else "cuda")
-            with tracker:
+            on_gpu = settings.accelerator != "cpu"
+            chunk = chunk_rows(shape.vocab_size, "cuda" if on_gpu else "cpu")
+            with as_on_gpu(on_gpu), tracker:
                 inputs = (ids, packed, rows, ids[rows])
-                for _ in range(2):
-                    logprobs, _ = run(model, type(model).__call__, *inputs, temperature=1.0, rows_per_chunk=chunk)
-                    logprobs.sum().backward()
-                    del logprobs
+                for _ in range(micro_batches):
+                    run(model, type(model).__call__, *inputs, rows_per_chunk=chunk).backward()
                     tracker.reset_mod_stats()  # or it refuses a second pass; what is alive is still counted
             (peak,) = [v for v in tracker.get_tracker_snapshot("peak").values() if v]
     finally:
@@ -150,7 +152,7 @@ def _prepared(model: PreTrainedModel, config: Config, mesh: DeviceMesh) -> MemTr
     """Shards the policy, or makes it compute in 16 bits, as training does; returns a tracker of its memory."""
     settings = config.trainer
     dtype, recomputes = getattr(torch, config.compute_dtype), settings.activation_checkpointing == "full"
-    model.forward = MethodType(token_logprobs, model)  # the tracker follows modules that are called
+    model.forward = MethodType(_loss, model)  # the tracker follows modules that are called
     # Adapters are simulated as sharded over one GPU: the plain tracker refuses weights that are not trained.
     if settings.strategy == "single" and config.policy.lora is None:
         narrow = dtype if dtype != model.dtype else None
@@ -161,6 +163,20 @@ def _prepared(model: PreTrainedModel, config: Config, mesh: DeviceMesh) -> MemTr
     wrap_layers(model, recomputes=recomputes)
     shard(model, mesh, dtype=dtype, separate_head=False)
     return FSDPMemTracker(model)
+
+
+def _loss(
+    model: PreTrainedModel, ids: Tensor, packed: Layout, rows: Tensor, targets: Tensor, *, rows_per_chunk: int
+) -> Tensor:
+    """The sum of the targets' log-probs, by way of the head as step/loss.py has it."""
+    hidden = packed_hidden(model, ids, packed)[rows]
+    head = HeadPass(hidden, Head.of(model), targets, temperature=1.0, rows_per_chunk=rows_per_chunk)
+    loss = hidden.new_zeros((), dtype=torch.float64)
+    for chunk in head.chunks():
+        part = chunk.logprobs.sum()
+        chunk.backward(part)
+        loss += part.detach()
+    return head.with_gradient(loss)
 
 
 def _without_storage(shape: PretrainedConfig, config: Config, mode: FakeTensorMode) -> PreTrainedModel:

@@ -53,6 +53,9 @@ def step_phases(config: PlanConfig, memory: Memory) -> list[Phase]:
         scored=(algorithm.old_logprobs == "recompute") + bool(algorithm.kl.beta) + critic,
         recomputes=float(config.trainer.activation_checkpointing == "full"),
         trained_models=1 + critic,
+        updates=algorithm.epochs * -(-algorithm.num_prompts // algorithm.minibatch_prompts),
+        state_bytes=28.0 if config.policy.dtype == "float32" else 14.0,
+        compiled=config.compiles(config.trainer.accelerator != "cpu"),
     )
     gpus = config.trainer.devices * config.trainer.num_nodes
     shape = Shape.of(architecture(config.policy))
@@ -132,8 +135,8 @@ def print_time(config: PlanConfig, found: list[Phase], gpus: int) -> None:
     price = config.price_per_hour
     cost = f", cost {hours * price:,.0f}" if price else "; price_per_hour gives a cost"
     print(f"runs x steps: {config.runs} x {config.budget.steps}; {hours:,.0f} GPU-hours{cost}")
-    (low, high), (least, most) = HELD_OUT_ERROR["step"], HELD_OUT_ERROR["phase"]
+    ranges = {kind: f"{low:+.0%} to {high:+.0%}" for kind, (low, high) in HELD_OUT_ERROR.items()}
     print(
-        f"error of this model on published steps, to which it is not fitted: {low:+.0%} to {high:+.0%}, "
-        f"on their phases {least:+.0%} to {most:+.0%} (docs/plan.md)"
+        f"error of this model on published steps, to which it is not fitted: {ranges['step']}, on their phases "
+        f"{ranges['phase']}; on held-out rows of training alone {ranges['training']} (docs/plan.md)"
     )

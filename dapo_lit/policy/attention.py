@@ -13,6 +13,7 @@ Without a layout, a forward pass is transformers' `sdpa`, masks included.
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from dapo_lit.kernels import exclude_cudnn_attention
+from dapo_lit.kernels import exclude_cudnn_attention, is_on_gpu
 
 NAME = "dapo_packed"
 SIMILAR = 1.25
@@ -201,7 +202,15 @@ def packed_attention(
 
 
 def has_variable_length_kernel(query: Tensor) -> bool:
-    return query.is_cuda and query.dtype in (torch.float16, torch.bfloat16)
+    return is_on_gpu(query) and query.dtype in (torch.float16, torch.bfloat16)
+
+
+@cache
+def takes_grouped_heads() -> bool:
+    """The kernel reads keys of fewer heads than queries: from torch 2.12 on; before, they are repeated, and kept so."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    return "enable_gqa" in inspect.signature(varlen_attn).parameters
 
 
 def _variable_length(
@@ -213,9 +222,9 @@ def _variable_length(
         key, value = key.index_select(0, packed.keys), value.index_select(0, packed.keys)
     options: dict[str, Any] = {}
     repeats = query.shape[1] // key.shape[1]
-    if repeats > 1 and "enable_gqa" in inspect.signature(varlen_attn).parameters:
+    if repeats > 1 and takes_grouped_heads():
         options["enable_gqa"] = True
-    elif repeats > 1:  # torch before 2.12
+    elif repeats > 1:
         key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
     # The kernel aligns the last query with the last key, so a response attends to its whole prompt.
     out = varlen_attn(

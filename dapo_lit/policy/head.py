@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from dapo_lit.kernels import is_on_gpu
 from dapo_lit.policy.attention import Layout, packed_hidden
 from dapo_lit.policy.softmax import (
     EAGER,
@@ -168,7 +169,7 @@ class HeadPass:
     hidden: [n, hidden size], the states that predict the tokens. head: of the model; a sharded one must be gathered.
     targets: [n] token ids. temperature: of sampling. entropy_gradient: the loss differentiates the entropies.
     fp32: the head is computed in float32 even if the weights are narrower. compiles: the arithmetic between the
-    products is compiled.
+    products is compiled. rows_per_chunk: None: `chunk_rows` of the device.
     """
 
     def __init__(
@@ -181,6 +182,7 @@ class HeadPass:
         entropy_gradient: bool = False,
         fp32: bool = False,
         compiles: bool = False,
+        rows_per_chunk: int | None = None,
     ) -> None:
         if fp32:
             hidden, head = _widened(hidden), head.widened()
@@ -189,7 +191,7 @@ class HeadPass:
         if self.bias is not None:
             self.bias = self.bias.detach()
         self.targets, self.entropy_gradient = targets, entropy_gradient
-        self.form = _form(head, temperature)
+        self.form = _form(head, temperature, rows_per_chunk)
         self.arithmetic = compiled() if compiles else EAGER
         needed = tuple(x is not None and x.requires_grad for x in self._inputs)
         self.sums = _Sums(self.hidden, self.weight, self.bias, needed)
@@ -208,7 +210,7 @@ class HeadPass:
 
 def has_wide_products(tensor: Tensor) -> bool:
     """A matrix product of this tensor can return its float32 sums without rounding them to the dtype."""
-    return tensor.is_cuda and tensor.dtype in (torch.float16, torch.bfloat16)
+    return is_on_gpu(tensor) and tensor.dtype in (torch.float16, torch.bfloat16)
 
 
 def _widened(tensor: Tensor) -> Tensor:

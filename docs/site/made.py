@@ -14,6 +14,7 @@ import claims
 import effects
 import forms
 import on_gpu
+import planned
 import provenance
 import published
 import rule
@@ -43,6 +44,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "gpu_head": on_gpu.head,
     "gpu_smollm2": on_gpu.smollm2,
     "gpu_agreement": on_gpu.agreement,
+    "plan_memory": planned.memory,
+    "plan_training": planned.training,
+    "plan_steps": planned.steps,
 }
 """Name of a part -> what makes it, the same on every page."""
 OF_FOLDER: dict[str, Callable[[Path], str]] = {"cells": provenance.cells}

@@ -1,0 +1,97 @@
+"""Tables of what `plan` says against what was measured, for the made parts of docs/plan.md."""
+
+from typing import Any
+
+import on_gpu
+import yaml
+from cells import ROOT
+
+from dapo_lit.forecast.duration import BANDWIDTH_FRAC, Engines, Shape, Step, Tokens, phases
+from dapo_lit.forecast.hardware import GPUS, Hardware, Workload
+
+Rows = dict[str, Any]
+NAMES = {
+    "qwen_0_5b": "0.5B", "qwen_1_5b": "1.5B", "qwen_7b": "7B", "qwen3_0_6b": "Qwen3 0.6B", "qwen3_4b": "Qwen3 4B",
+    "llama_3_8b": "Llama 3 8B", "llama_70b": "Llama 70B",
+}  # fmt: skip
+SHORT = {
+    "benchmarks/results/gpu/2026-11-26_h100, part d": "one H100, here",
+    "benchmarks/llama3_h100_202412_torchtitan.md": "128 H100",
+    "docs/performance.md (2024)": "64 A100",
+    "prime-rl benchmarks/baselines at 559b4477": "prime-rl, H100",
+}
+
+
+def published() -> Rows:
+    return yaml.safe_load((ROOT / "tests" / "published_speeds.yaml").read_text(encoding="utf-8"))
+
+
+def named_gpu(name: str, rows: Rows) -> Hardware:
+    return Hardware(**rows["gb200"]) if name == "gb200" else GPUS[name]
+
+
+def modelled(row: Rows, rows: Rows) -> dict[str, float]:
+    """Seconds of a published step, by phase and in all."""
+    machine, sizes = row["machine"], row["step"]
+    shape, gpu, tp = Shape(**rows["shapes"][machine["shape"]]), named_gpu(machine["gpu"], rows), machine["engine_gpus"]
+    groups = sizes.get("groups", sizes["prompts"])
+    step = Step(sizes["prompts"], sizes["samples"], sizes["limit"], groups, 1, sizes["scored"], sizes["recomputes"])
+    work = Workload(
+        prompt_tokens=sizes["prompt"], mean_response_tokens=sizes["mean"], length_spread=0.8, keep_frac=1.0
+    )  # fmt: skip
+    cache = tp * machine["memory_frac"] * gpu.memory_gb * 1e9 - 2 * shape.parameters
+    with_engines = Engines(machine["gpus"] / tp, tp, machine["slots"], cache)
+    found = phases(shape, step, work, gpu, machine["gpus"], with_engines, gpu.network_gb_s * 1e9)
+    seconds = {phase.name: phase.seconds for phase in found}
+    return seconds | {"step": sum(seconds.values())}
+
+
+def trained_seconds(row: Rows, rows: Rows) -> float:
+    """Modelled seconds of a row of `training`."""
+    shape, gpu = Shape(**rows["shapes"][row["shape"]]), named_gpu(row["gpu"], rows)
+    work = Tokens(row["tokens"], row["squares"], row["responses"], row["compiled"])
+    cost = shape.training(work, row["recomputes"])
+    states = row["state_bytes"] * shape.parameters / row["gpus"]  # sharded
+    return cost.seconds(gpu, 1) + states / (gpu.bandwidth_gb_s * 1e9 * BANDWIDTH_FRAC)
+
+
+def training() -> str:
+    """Every row of training, measured and modelled; which were fitted to."""
+    rows = published()
+    lines = ["| training alone, seconds | measured | modelled | error | |", "|---|---:|---:|---:|---|"]
+    for number, row in enumerate(rows["training"]):
+        found, seconds = trained_seconds(row, rows), row["seconds"]
+        source = row["source"]
+        for long, short in SHORT.items():
+            source = source.replace(long, short)
+        name = f"{NAMES[row['shape']]}, {row['tokens']:,} tokens{', compiled' * row['compiled']} ({source})"
+        kind = "held out" if number % 2 else "fitted"
+        lines.append(f"| {name} | {seconds:.3g} | {found:.3g} | {found / seconds - 1:+.0%} | {kind} |")
+    return "\n".join(lines)
+
+
+def steps() -> str:
+    """Published steps of RL and their phases."""
+    rows = published()
+    lines = ["| published step | phase | s | modelled | error |", "|---|---|---:|---:|---:|"]
+    for row in rows["steps"]:
+        found = modelled(row, rows)
+        for phase, seconds in row["seconds"].items():
+            error = found[phase] / seconds - 1
+            lines.append(f"| {row['name']} | {phase} | {seconds:,.0f} | {found[phase]:,.0f} | {error:+.0%} |")
+    return "\n".join(lines)
+
+
+def memory() -> str:
+    """Peaks of an update of one micro-batch on the card, and what the simulation says of the same update."""
+    lines = ["| update of one micro-batch, GB | measured | simulated | error |", "|---|---:|---:|---:|"]
+    for row in on_gpu.rows("planned"):
+        name, peak = (
+            f"{row['policy']}, {row['tokens']:,} tokens, recomputation {row['recomputation']}",
+            row["simulated_gb"],
+        )
+        measured, error = "more than 80", ""
+        if row["peak_gb"] is not None:
+            measured, error = f"{row['peak_gb']:.1f}", f"{peak / row['peak_gb'] - 1:+.0%}"
+        lines.append(f"| {name} | {measured} | {peak:.1f} | {error} |")
+    return "\n".join(lines)
