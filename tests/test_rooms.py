@@ -49,8 +49,8 @@ ARROWS = {
     },
 }  # fmt: skip
 LOWEST = {
-    "border", "chat_template", "command_text", "errors", "files", "imports", "kernels", "manifest", "random_state",
-    "run_files", "screen", "web_page",
+    "border", "chat_template", "command_text", "errors", "files", "imports", "kernels", "manifest", "run_files",
+    "screen", "seeds", "web_page",
 }  # fmt: skip
 """Files that every room may import."""
 ARROWS = {name: below | LOWEST for name, below in ARROWS.items()} | {name: LOWEST - {"run_files"} for name in LOWEST}

@@ -27,7 +27,7 @@ from dapo_lit.engines.vllm_engine.engine import SIGNALS, VllmEngine
 from dapo_lit.engines.vllm_engine.options import VllmSettings
 from dapo_lit.engines.vllm_server.command import ServerSettings, serve_command, write_config
 from dapo_lit.engines.vllm_server.engine import VllmServerEngine
-from dapo_lit.random_state import random_state
+from dapo_lit.seeds import random_state
 
 DTYPE = torch.bfloat16 if ON_GPU else torch.float32
 

@@ -5,17 +5,8 @@ sequence of problems.
 """
 
 from dataclasses import dataclass, field
-from hashlib import blake2b
 
-
-def epoch_permutation(num_problems: int, seed: int, epoch: int) -> list[int]:
-    """The order of one epoch, a function of (num_problems, seed, epoch) only.
-
-    Indices are sorted by a keyed hash: no library's random generator is used (their streams change between versions),
-    and no earlier draw matters.
-    """
-    key = blake2b(f"{seed}/{epoch}".encode(), digest_size=16).digest()
-    return sorted(range(num_problems), key=lambda index: blake2b(index.to_bytes(8), key=key, digest_size=16).digest())
+from dapo_lit.seeds import epoch_permutation
 
 
 @dataclass

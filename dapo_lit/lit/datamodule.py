@@ -21,7 +21,6 @@ from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.inputs import differing, in_words, kind_of_part
 from dapo_lit.data.order import ProblemOrder
 from dapo_lit.data.selection import SelectionReport
-from dapo_lit.engines.noise import stream_seed
 from dapo_lit.engines.protocol import Sampling
 from dapo_lit.evaluation.sampled import Evaluation, evaluate
 from dapo_lit.policy.sharding import full_tensors
@@ -35,6 +34,7 @@ from dapo_lit.rollout.reflection import reflects
 from dapo_lit.rollout.step_collection import StopRequestedError
 from dapo_lit.rollout.steps_ahead import Snapshot, StepsAhead
 from dapo_lit.screen import StatusLine
+from dapo_lit.seeds import stream_seed
 from dapo_lit.step.batch import RolloutStep, token_batch
 from dapo_lit.switches.algorithm import collection_rules, loss_mask, reward_shaping
 

@@ -24,10 +24,10 @@ from dapo_lit.objective.diagnostics import finish
 from dapo_lit.objective.tokens import NOTHING, Statistics
 from dapo_lit.policy.lora import fingerprint, first_values, only_trained
 from dapo_lit.policy.reference import Critic, Reference
-from dapo_lit.random_state import random_state, restore_random_state
 from dapo_lit.ranks import Ranks
 from dapo_lit.rollout.records import Group
 from dapo_lit.runs.safe_loading import only_state
+from dapo_lit.seeds import random_state, restore_random_state
 from dapo_lit.step.batch import RolloutStep, TokenBatch
 from dapo_lit.step.loss import TokenData
 from dapo_lit.step.optimizer import Counters, NonFiniteError, Observer, OptimizerSteps, update_kernel

@@ -23,6 +23,7 @@ from dapo_lit.errors import UserError
 from dapo_lit.policy.load import load_model, save_policy
 from dapo_lit.policy.pretrain import Example, train_supervised
 from dapo_lit.screen import StatusLine
+from dapo_lit.seeds import pretraining_seed
 
 Report = Callable[[int, float], None]
 """Of a stage's updates so far and the loss of the last."""
@@ -179,7 +180,7 @@ def random_model(architecture: Mapping[str, object], tokenizer: PreTrainedTokeni
 
 def _train_stage(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, spec: BaseSpec, report: Report) -> None:
     stage = spec.stages[-1]
-    seed = 1000 * spec.seed + len(spec.stages)
+    seed = pretraining_seed(spec.seed, len(spec.stages))
     drawn = list(islice(stage.demonstrations.stream(seed), stage.updates * stage.batch_size))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as fast as more for a tiny model, and the same rounding everywhere

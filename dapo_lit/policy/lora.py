@@ -8,7 +8,6 @@ Left out: adapters on head and embedding, whose weights are read directly (polic
 importance ratio must be 1 before the first update.
 """
 
-import hashlib
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
+
+from dapo_lit.seeds import adapter_seed
 
 NAME = "default"
 """Name of the adapter, part of its tensors' names."""
@@ -76,8 +77,8 @@ def first_values(model: nn.Module, seed: int) -> None:
             continue
         whole = torch.zeros(parameter.shape, device="cpu")
         if ".lora_A." in name:
-            key = hashlib.blake2b(f"{seed} {name}".encode(), digest_size=8).digest()
-            whole.uniform_(-1.0, 1.0, generator=torch.Generator(device="cpu").manual_seed(int.from_bytes(key) >> 1))
+            generator = torch.Generator(device="cpu").manual_seed(adapter_seed(seed, name))
+            whole.uniform_(-1.0, 1.0, generator=generator)
             whole /= parameter.shape[1] ** 0.5
         if isinstance(parameter, DTensor):
             local = parameter.to_local()

@@ -4,7 +4,6 @@ AdamW in one process. The loss is the mean over a batch's response tokens, EOS i
 of similar length share the batch's denominator, so padding is small and the gradient is that of the random batch.
 """
 
-import random
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -13,6 +12,7 @@ from transformers import PreTrainedModel
 
 from dapo_lit.policy.head import Head
 from dapo_lit.policy.wrap import run
+from dapo_lit.seeds import named_generator
 
 Example = tuple[Sequence[int], Sequence[int]]
 """(prompt_ids, response_ids); a response that is not cut off ends with its EOS token."""
@@ -107,7 +107,7 @@ def _pad(rows: Sequence[Example], device: torch.device) -> tuple[torch.Tensor, t
 
 def random_batches(rows: Sequence[Example], batch_size: int, seed: int) -> Iterator[list[Example]]:
     """Endless batches; a batch may span two epochs."""
-    rng = random.Random(f"supervised/{seed}")
+    rng = named_generator("supervised", seed)
     order: list[int] = []
     while True:
         while len(order) < batch_size:

@@ -20,6 +20,7 @@ from dapo_lit.engines.protocol import RolloutEngine, SampleKey, SampleRequest, S
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import token_logprobs
 from dapo_lit.preflight.table import Finding
+from dapo_lit.seeds import PROBE
 
 FAMILIES = (
     "apertus", "arcee", "cohere", "cohere2", "deepseek_v3", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text",
@@ -123,7 +124,7 @@ def _measured_reason(model: PreTrainedModel) -> str | None:
 def _difference_reason(model: PreTrainedModel) -> str | None:
     vocabulary = model.get_input_embeddings().num_embeddings
     ids = torch.randint(
-        vocabulary, (PROMPT + sum(RESPONSES),), generator=torch.Generator(device="cpu").manual_seed(0), device="cpu"
+        vocabulary, (PROMPT + sum(RESPONSES),), generator=torch.Generator(device="cpu").manual_seed(PROBE), device="cpu"
     )
     prompt, *responses = ids.to(model.device).split([PROMPT, *RESPONSES])
     with suppress(ValueError):  # a model with one implementation of its attention keeps it

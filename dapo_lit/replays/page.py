@@ -27,7 +27,8 @@ from dapo_lit.replays.tables import cosine, token_table
 from dapo_lit.rollout.records import Group
 from dapo_lit.runs.safe_loading import only_state
 from dapo_lit.screen import with_status
-from dapo_lit.step.batch import counter_seed, token_batch
+from dapo_lit.seeds import minibatch_seed
+from dapo_lit.step.batch import token_batch
 from dapo_lit.switches.algorithm import reward_shaping
 from dapo_lit.techniques import REGISTER
 from dapo_lit.web_page import allowed, inert, packed
@@ -286,7 +287,7 @@ def _group(group: Group) -> dict[str, Any]:
 
 def _orders(recording: Recording, most: int) -> list[list[list[int]]]:
     """For each epoch and each number of groups up to `most`, the order in which mini-batches take them."""
-    seeds = [counter_seed(recording.config.seed, recording.step, e) for e in range(recording.config.algorithm.epochs)]
+    seeds = [minibatch_seed(recording.config.seed, recording.step, e) for e in range(recording.config.algorithm.epochs)]
     return [
         [
             torch.randperm(n, generator=torch.Generator(device="cpu").manual_seed(seed), device="cpu").tolist()

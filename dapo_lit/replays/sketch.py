@@ -17,6 +17,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from dapo_lit.seeds import DIRECTIONS
+
 NUM_ACROSS = 16
 """Random directions."""
 MOST_ALONG = 16
@@ -54,7 +56,7 @@ class Directions:
     def __iter__(self) -> Iterator[list[Tensor]]:
         """Those along the gradients, then the random ones, one at a time."""
         yield from self._along()
-        generator = torch.Generator(device="cpu").manual_seed(0)
+        generator = torch.Generator(device="cpu").manual_seed(DIRECTIONS)
         for _ in range(len(self) - self.num_along):
             first = next(self._along())
             yield self._across([torch.randn(d.shape, generator=generator, device="cpu").to(d) for d in first])[0]

@@ -4,7 +4,6 @@ B completions with N response tokens in all, one completion after the other ("fl
 follow each other too: nothing is padded.
 """
 
-import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -219,11 +218,6 @@ class _Segments:
                 previous = np.array(ids)
             found.append((key, segment))
         return found
-
-
-def counter_seed(*counters: int) -> int:
-    """A 63-bit seed from counters, the same on every machine and rank and after every restart."""
-    return int.from_bytes(hashlib.blake2b(repr(counters).encode(), digest_size=8).digest()) >> 1
 
 
 def token_batch(groups: Sequence[Group], loss_mask: Tensor, policy_version: int) -> TokenBatch:

@@ -18,8 +18,9 @@ from dapo_lit.policy.reference import Critic, Reference
 from dapo_lit.policy.wrap import run
 from dapo_lit.ranks import Ranks
 from dapo_lit.screen import with_status
+from dapo_lit.seeds import minibatch_seed
 from dapo_lit.step.balance import balance, balance_frac, cost_of
-from dapo_lit.step.batch import MicroBatch, TokenBatch, counter_seed
+from dapo_lit.step.batch import MicroBatch, TokenBatch
 from dapo_lit.step.loss import Objective, TokenData, loss_with_gradient
 
 SHARED_PROMPT_BELOW = 0.85
@@ -130,7 +131,7 @@ def scored_by_first_update(
     needed_elsewhere = algorithm.epochs > 1 and num_ranks > 1
     if not objective.recomputes_old_logprobs or needed_earlier or needed_elsewhere:
         return []
-    return next(batch.minibatches(algorithm.minibatch_prompts, counter_seed(config.seed, step, 0)))
+    return next(batch.minibatches(algorithm.minibatch_prompts, minibatch_seed(config.seed, step, epoch=0)))
 
 
 @torch.no_grad()

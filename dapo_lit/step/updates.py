@@ -20,7 +20,8 @@ from dapo_lit.objective.diagnostics import finish, mismatch_statistics
 from dapo_lit.objective.tokens import NOTHING, Statistics, Tokens, merge
 from dapo_lit.ranks import Ranks
 from dapo_lit.screen import StatusLine
-from dapo_lit.step.batch import MicroBatch, RolloutStep, TokenBatch, counter_seed
+from dapo_lit.seeds import loss_seed, minibatch_seed
+from dapo_lit.step.batch import MicroBatch, RolloutStep, TokenBatch
 from dapo_lit.step.loss import Objective, TokenData
 from dapo_lit.step.optimizer import OptimizerSteps
 from dapo_lit.step.scoring import PolicyForward
@@ -59,7 +60,7 @@ class StepUpdates:
     def run(self) -> None:
         algorithm = self.config.algorithm
         for epoch in range(algorithm.epochs):
-            seed = counter_seed(self.config.seed, self.step, epoch)
+            seed = minibatch_seed(self.config.seed, self.step, epoch)
             minibatches = list(self.batch.minibatches(algorithm.minibatch_prompts, seed))
             for index, minibatch in enumerate(minibatches):
                 self.progress = epoch * len(minibatches) + index, algorithm.epochs * len(minibatches)
@@ -80,7 +81,7 @@ class StepUpdates:
         weights = self._token_weights(minibatch, [micro for micro, counts in micros if counts])
         tokens = self.on_device
         if self.objective.whole_minibatch and not self.steps.critic_only:
-            seed = counter_seed(self.config.seed, self.step, epoch, *minibatch)
+            seed = loss_seed(self.config.seed, self.step, epoch, minibatch)
             losses, slopes = self._linearised(weights, minibatch, micros, seed)
             tokens = replace(tokens, losses=losses, slopes=slopes)
         weights = weights.to(self.forward.device)

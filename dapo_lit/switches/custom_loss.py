@@ -16,6 +16,7 @@ from torch import Tensor
 from dapo_lit.config import ConfigError
 from dapo_lit.imports import named_object
 from dapo_lit.objective.tokens import Bounds, PolicyLoss, Statistics, Tokens, token_statistics
+from dapo_lit.seeds import PROBE
 
 MINIBATCH_PARAMETERS = ("completions", "mask", "entropy", "generator")
 """Parameters that only a whole mini-batch can fill; fields of Tokens."""
@@ -76,7 +77,7 @@ def _imported(name: str) -> Callable[..., Tensor]:
 
 def check_loss(loss: PolicyLoss, bounds: Bounds, name: str, whole_minibatch: bool) -> None:
     """Calls a loss with eight tokens of three completions, so that a mistake shows before anything is spent."""
-    generator = torch.Generator(device="cpu").manual_seed(0)
+    generator = torch.Generator(device="cpu").manual_seed(PROBE)
     old = -torch.rand(8, generator=generator, device="cpu") - 0.1
     logprobs = (old + 0.1 * torch.randn(8, generator=generator, device="cpu")).requires_grad_()
     tokens = Tokens(

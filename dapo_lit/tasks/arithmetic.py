@@ -8,8 +8,8 @@ from hashlib import blake2b
 from itertools import product
 from typing import Literal
 
-from dapo_lit.data.order import epoch_permutation
 from dapo_lit.data.problem import Problem
+from dapo_lit.seeds import epoch_permutation
 
 HELD_OUT_ONE_IN = 10
 # The worked examples in the template arithmetic_chat; in neither split.

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import NamedTuple
 
 from dapo_lit.data.problem import Problem
+from dapo_lit.seeds import named_generator
 
 
 class Demonstration(NamedTuple):
@@ -97,7 +98,7 @@ class Mixture:
 
     def stream(self, seed: int) -> Iterator[Demonstration]:
         """Endless demonstrations, determined by the seed, without held-out sums."""
-        rng = random.Random(f"chain_sum/demonstrations/{seed}")
+        rng = named_generator("chain_sum", "demonstrations", seed)
         kinds = [getattr(self, name) for name in _SHARES]
         while True:
             terms = self.sums.draw(rng)
@@ -118,7 +119,7 @@ def train_problems(num_problems: int, sums: Sums | None = None) -> list[Problem]
             f"{num_problems:,} training problems requested, but at most {most:,} (half of the {sums.count():,} {sums}) "
             f"can be drawn; set num_problems to {most:,} or less, or raise max_terms or largest"
         )
-    rng = random.Random("chain_sum/train/0")
+    rng = named_generator("chain_sum", "train", 0)
     chosen: dict[tuple[int, ...], None] = {}
     while len(chosen) < num_problems:
         terms = sums.draw(rng)
@@ -133,7 +134,7 @@ def held_out_problems(num_problems: int, sums: Sums | None = None) -> list[Probl
     Raises ValueError if 100 times as many draws do not contain so many.
     """
     sums = sums or Sums()
-    rng = random.Random("chain_sum/held_out/0")
+    rng = named_generator("chain_sum", "held_out", 0)
     chosen: dict[tuple[int, ...], tuple[int, ...]] = {}
     for _ in range(1000 + 100 * num_problems):
         if len(chosen) == num_problems:

@@ -15,6 +15,7 @@ from operator import xor
 from string import ascii_lowercase as LETTERS
 
 from dapo_lit.data.problem import Problem
+from dapo_lit.seeds import named_generator
 from dapo_lit.tasks.chain_sum import Demonstration
 
 CHARACTERS = f"01=#{LETTERS}"
@@ -57,7 +58,7 @@ class Mixture:
 
     def stream(self, seed: int) -> Iterator[Demonstration]:
         """Endless demonstrations, determined by the seed, without held-out strings."""
-        rng = random.Random(f"parity/demonstrations/{seed}")
+        rng = named_generator("parity", "demonstrations", seed)
         while True:
             bits = self.strings.draw(rng)
             if is_held_out(bits):
@@ -71,7 +72,7 @@ def problems(kind: str, num_problems: int, strings: Strings) -> list[Problem]:
 
     Raises ValueError: 100 times as many draws do not contain so many.
     """
-    rng = random.Random(f"parity/{kind}")
+    rng = named_generator("parity", kind)
     drawn = (strings.draw(rng) for _ in range(1000 + 100 * num_problems))
     chosen = list(dict.fromkeys(bits for bits in drawn if is_held_out(bits) == (kind == "held_out")))[:num_problems]
     if len(chosen) < num_problems:

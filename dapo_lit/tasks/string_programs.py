@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.rewards.functions import RewardProblem
+from dapo_lit.seeds import named_generator
 from dapo_lit.tasks.chain_sum import Demonstration
 from math_answers.templates import extract_hash
 
@@ -132,7 +133,7 @@ class Programs:
 
 def problems(count: int, *, held_out: bool, programs: Programs) -> list[Problem]:
     """Different problems in random order; which are held out depends on their statement only."""
-    rng = random.Random(f"string_programs/{'held_out' if held_out else 'train'}")
+    rng = named_generator("string_programs", "held_out" if held_out else "train")
     chosen: dict[str, Problem] = {}
     while len(chosen) < count:
         drawn = programs.draw(rng)
@@ -174,7 +175,7 @@ class Mixture:
 
     def stream(self, seed: int) -> Iterator[Demonstration]:
         """Endless demonstrations, determined by the seed, without held-out problems."""
-        rng = random.Random(f"string_programs/demonstrations/{seed}")
+        rng = named_generator("string_programs", "demonstrations", seed)
         while True:
             problem = self.programs.draw(rng)
             if not _is_held_out(problem):

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dapo_lit.data.order import ProblemOrder, epoch_permutation
+from dapo_lit.data.order import ProblemOrder
+from dapo_lit.seeds import epoch_permutation
 
 sizes = st.integers(1, 30)
 seeds = st.integers(-3, 2**40)

@@ -16,8 +16,8 @@ import triton
 import triton.backends
 import triton.language as tl
 
-from dapo_lit.engines.noise import request_seed
 from dapo_lit.engines.protocol import SampleKey
+from dapo_lit.seeds import request_seed
 
 # vLLM for the CPU uses Triton if it has a backend for it, which the interpreter replaces.
 triton.backends.backends["cpu"] = SimpleNamespace(driver=SimpleNamespace(is_active=lambda: True))

@@ -10,7 +10,8 @@ from small_runs import Run, collected_step, rows, scored
 
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.objective.tokens import Tokens
-from dapo_lit.step.batch import MicroBatch, RolloutStep, counter_seed
+from dapo_lit.seeds import loss_seed
+from dapo_lit.step.batch import MicroBatch, RolloutStep
 from dapo_lit.step.optimizer import NonFiniteError
 from dapo_lit.step.scoring import PolicyForward, scored_by_first_update
 from dapo_lit.step.updates import StepUpdates
@@ -86,7 +87,7 @@ def test_two_passes_have_the_gradient_of_the_loss_of_all_tokens_at_once(compose,
         completions=micro.completions,
         mask=torch.ones(len(logprobs), dtype=torch.bool),
         entropy=entropy,
-        generator=torch.Generator().manual_seed(counter_seed(config.seed, step.step, 0, *everything)),
+        generator=torch.Generator().manual_seed(loss_seed(config.seed, step.step, 0, everything)),
     )
     if name == "clip_cov":  # draws among the tokens in their order
         order = micro.tokens.argsort()

@@ -18,7 +18,7 @@ from small_runs import Run
 
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.fit import build_trainer
-from dapo_lit.random_state import random_state, restore_random_state
+from dapo_lit.seeds import random_state, restore_random_state
 
 SETTINGS = (
     "budget.steps=4", "trainer.checkpoint_every=3", "evaluation.every=0", "preflight=false", "rollout.steps_ahead=1",

@@ -19,10 +19,9 @@ from vllm_case import (
     requests,
 )
 
-from dapo_lit.engines.noise import stream_seed
 from dapo_lit.engines.protocol import SampleKey, SampleRequest, Sampling
 from dapo_lit.engines.vllm_engine.engine import SIGNALS, VllmEngine
-from dapo_lit.random_state import random_state
+from dapo_lit.seeds import random_state, stream_seed
 
 
 @pytest.fixture(scope="module")

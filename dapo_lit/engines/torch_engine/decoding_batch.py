@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import numpy as np
 import torch
 
-from dapo_lit.engines import noise
 from dapo_lit.engines.protocol import PartialSample, Sample, SampleKey, SampleRequest, Sampling
 from dapo_lit.engines.torch_engine.decoder import Decoder
 from dapo_lit.engines.torch_engine.rows import Entering, Move, Rows
+from dapo_lit.seeds import row_key, uniforms
 
 _FREE_SHARE = 0.125
 """Share of the batch that must have ended before its places are used again."""
@@ -85,8 +85,8 @@ class DecodingBatch:
             )
         if self._move_pays():
             self._move()
-        uniforms = noise.uniforms(self._noise_keys, self._slot - self._firsts)
-        at_eos = self._rows.sample(uniforms, self._slot, self._sampling)
+        noise = uniforms(self._noise_keys, self._slot - self._firsts)
+        at_eos = self._rows.sample(noise, self._slot, self._sampling)
         self._slot += 1
         at_limit = self._slot - self._firsts >= self._sampling.max_response_tokens
         ended = np.flatnonzero((at_eos | at_limit) & self._alive)
@@ -133,7 +133,7 @@ class DecodingBatch:
         kept = int(self._alive.sum())
         requests = [self._waiting.popleft() for _ in range(min(self._max_batch_size - kept, len(self._waiting)))]
         entering = Entering(self._decoder, [r.input_ids for r in requests])
-        keys = [noise.row_key(self._sampling.seed, r.key) for r in requests]
+        keys = [row_key(self._sampling.seed, r.key) for r in requests]
         resumed = np.array([len(r.partial.response_ids) for r in requests], np.int64)
 
         holes = np.flatnonzero(~self._alive[:kept])

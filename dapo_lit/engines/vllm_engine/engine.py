@@ -30,7 +30,7 @@ from dapo_lit.engines.protocol import RolloutEngine, Sampling
 from dapo_lit.engines.vllm_engine.options import Host, VllmSettings, llm_options
 from dapo_lit.engines.vllm_engine.stream import VllmStream
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
-from dapo_lit.random_state import random_state, restore_random_state
+from dapo_lit.seeds import random_state, restore_random_state
 
 SUPPORTED = ((0, 26), (0, 33))
 """From the first on, below the second."""

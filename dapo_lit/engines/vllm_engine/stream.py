@@ -3,8 +3,8 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from dapo_lit.engines.noise import request_seed
 from dapo_lit.engines.protocol import PartialSample, Sample, SampleKey, SampleRequest, Sampling
+from dapo_lit.seeds import request_seed
 
 
 def sampling_params(request: SampleRequest, sampling: Sampling, eos_ids: list[int]) -> dict[str, Any]:

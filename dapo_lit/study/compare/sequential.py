@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dapo_lit.seeds import SIGN_FLIPS
 from dapo_lit.study.compare.statistics import Array
 
 EXACT = 12
@@ -64,7 +65,7 @@ def _signs(values: int) -> Array:
     known = min(values, EXACT)
     rows = np.arange(2 ** (known - 1))[:, None]
     signs = 1.0 - 2.0 * ((rows >> np.arange(known)) & 1)
-    chosen = np.random.default_rng(0).random((max(values - known, 0), known)) < 0.5
+    chosen = np.random.default_rng(SIGN_FLIPS).random((max(values - known, 0), known)) < 0.5
     further = [np.prod(signs[:, subset], axis=1) for subset in chosen]
     return np.column_stack([signs, *further])
 

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import optimize, stats
 
+from dapo_lit.seeds import SIGN_FLIPS
+
 Array = np.ndarray
 
 
@@ -221,7 +223,7 @@ def _signs(bases: int) -> Array:
     """Sign flips [flips, bases], the first of them all +1."""
     if 2**bases <= FLIPS:
         return 1.0 - 2.0 * ((np.arange(2**bases)[:, None] >> np.arange(bases)) & 1)
-    drawn = 1.0 - 2.0 * np.random.default_rng(0).integers(0, 2, (FLIPS, bases))
+    drawn = 1.0 - 2.0 * np.random.default_rng(SIGN_FLIPS).integers(0, 2, (FLIPS, bases))
     drawn[0] = 1.0
     return drawn
 
