@@ -22,7 +22,6 @@ from dapo_lit.config.commands import EvaluateConfig
 from dapo_lit.errors import UserError
 from dapo_lit.evaluation.voting import VoteCounts, average, consensus, pass_at_k
 from dapo_lit.preflight.machine import check_gpu_for
-from dapo_lit.rollout.reflection import MARK, WORDS, reflects
 from dapo_lit.screen import print_table
 from dapo_lit.study.compare.statistics import Estimate, t_interval
 
@@ -51,6 +50,8 @@ def evaluate(config: EvaluateConfig, overrides: list[str]) -> None:
 def report(result: Result, show: int) -> None:
     """Prints the table of one model and some responses."""
     import pandas as pd
+
+    from dapo_lit.rollout.metrics import MARK, WORDS, reflects
 
     name, samples = result.benchmark.settings.name, result.evaluation.samples
     table = pd.DataFrame([asdict(s) for s in samples])

@@ -6,7 +6,7 @@ but their switches (common random numbers: noise that two arms share cancels in 
 
 What a stream decides (who draws): function, key; what it does not depend on.
 
-The order of problems (data/order.py): `epoch_permutation`
+The order of problems (rollout/collect.py): `epoch_permutation`
     seed, epoch, number of problems; not on their texts, the step, ranks.
 The noise of a sampled token (engines/torch_engine/): `row_key`, `uniforms`
     noise seed, step, problem id, attempt, sample, position; not on the batch, ranks, weights, other samples.

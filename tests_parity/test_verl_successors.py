@@ -12,10 +12,10 @@ from torch import Tensor
 from verl.trainer.ppo.core_algos import compute_value_loss
 
 from dapo_lit.objective.covariance import clip_cov_loss, kl_cov_loss
-from dapo_lit.objective.critic import clipped_value_loss
 from dapo_lit.objective.losses import (
     Aggregation,
     cispo_loss,
+    clipped_value_loss,
     completion_mean,
     gmpo_loss,
     gspo_loss,

@@ -37,8 +37,8 @@ from dapo_lit.policy.sharding import empty_model, load_shards
 from dapo_lit.ranks import ALONE, Ranks
 from dapo_lit.rewards.references import other_reading
 from dapo_lit.rewards.verifier import Verifier
+from dapo_lit.rollout.metrics import MARK, WORDS
 from dapo_lit.rollout.records import Prompt
-from dapo_lit.rollout.reflection import MARK, WORDS
 
 
 class Parts:

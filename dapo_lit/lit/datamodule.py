@@ -19,18 +19,16 @@ from dapo_lit.build.parts import Parts
 from dapo_lit.build.problem_sets import OpenBenchmark
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.inputs import differing, in_words, kind_of_part
-from dapo_lit.data.order import ProblemOrder
 from dapo_lit.data.selection import SelectionReport
 from dapo_lit.engines.protocol import Sampling
 from dapo_lit.evaluation.sampled import Evaluation, evaluate
 from dapo_lit.policy.sharding import full_tensors
 from dapo_lit.preflight.training import check_run
 from dapo_lit.ranks import Ranks
-from dapo_lit.rollout.collect import Collector
-from dapo_lit.rollout.metrics import batch_metrics, rollout_metrics, staleness, task_metrics
+from dapo_lit.rollout.collect import Collector, ProblemOrder
+from dapo_lit.rollout.metrics import batch_metrics, reflects, rollout_metrics, staleness, task_metrics
 from dapo_lit.rollout.rank_sampling import CollectionSetup
 from dapo_lit.rollout.records import CollectedStep, Prompt
-from dapo_lit.rollout.reflection import reflects
 from dapo_lit.rollout.step_collection import StopRequestedError
 from dapo_lit.rollout.steps_ahead import Snapshot, StepsAhead
 from dapo_lit.screen import StatusLine

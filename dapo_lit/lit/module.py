@@ -19,8 +19,8 @@ from dapo_lit.build.parts import Parts
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.identity import with_defaults
 from dapo_lit.evaluation.sampled import Evaluation
-from dapo_lit.objective.critic import finish_critic
 from dapo_lit.objective.diagnostics import finish
+from dapo_lit.objective.losses import finish_critic
 from dapo_lit.objective.tokens import NOTHING, Statistics
 from dapo_lit.policy.lora import fingerprint, first_values, only_trained
 from dapo_lit.policy.reference import Critic, Reference

@@ -1,6 +1,7 @@
 """`rollout/*`, `batch/*`, `reward/*`, `task/*`, `sampling/*`: pure functions of groups. Formulas: docs/metrics.md."""
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, pstdev
 
@@ -12,6 +13,22 @@ from dapo_lit.rollout.step_collection import StepCollection
 
 NGRAM = 4
 """Tokens of an n-gram in repetition_frac."""
+
+# The paper shows two passages of reflection (section 4.4) and gives no rate. Words are only a proxy for checking and
+# backtracking: a policy can verify its work without them, or use them without verifying anything.
+_PATTERNS = (
+    r"\b(?:however|but|no|hmm|oh|so),? wait\b|\bwait,|\bwait a (?:moment|minute|second)\b",
+    r"\b(?:rethink|reconsider(?:ed|ing)?|re-?examin(?:e|ed|ing)|re-?evaluat(?:e|ed|ing))\b",
+    r"\b(?:double|re)-?check\b|\b(?:let's|let us|let me|i will|i'll|we should) (?:verify|check)\b",
+    r"\b(?:i|we) (?:have )?(?:made|must have made) an? (?:mistake|error)\b"
+    r"|\b(?:that|this) (?:is|was|can't be|cannot be) (?:wrong|incorrect)\b",
+    r"\b(?:let's|let us|let me) (?:go back|start over|try again)\b|\b(?:another|a different) approach\b",
+)
+WORDS = re.compile("|".join(_PATTERNS).replace(" ", r"\s+"), re.IGNORECASE)
+"""In any case, with any white space between two words."""
+MARK = re.compile(r"\?")
+"""In the generated tasks with a vocabulary of characters a question mark starts a check:
+`7+4=11;11+9=21;?7+4=11;11+9=20;#20`."""
 
 
 def rollout_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
@@ -100,6 +117,15 @@ def _relative(rewards: Sequence[float]) -> list[float]:
 def task_metrics(groups: Sequence[Group], shares: Mapping[str, Callable[[str], bool]]) -> dict[str, float | None]:
     """The metrics that a task adds, and reflection: the share of responses for which a predicate holds."""
     return {key: _mean(holds(c.text) for g in groups for c in g.completions) for key, holds in shares.items()}
+
+
+def reflects(text: str, pattern: re.Pattern[str] = WORDS) -> bool:
+    """True if the pattern occurs in a response.
+
+    >>> reflects("However,\\nwait a moment, let's rethink"), reflects("7+4=11;?7+4=11;#11", MARK)
+    (True, True)
+    """
+    return pattern.search(text.replace("\u2019", "'")) is not None  # typographic apostrophes
 
 
 def repetition(ids: TokenIds) -> float:

@@ -21,8 +21,7 @@ from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import NO_TOKENS, EngineError, PartialSample, SampleKey, SampleRequest
 from dapo_lit.ranks import Exchange
 from dapo_lit.rollout.dynamic_sampling import Admission, KeepRate
-from dapo_lit.rollout.progress import Progress
-from dapo_lit.rollout.rank_sampling import CollectionSetup, RankSampling
+from dapo_lit.rollout.rank_sampling import CollectionSetup, Progress, RankSampling
 from dapo_lit.rollout.records import Completion, Group, OpenGroup
 from dapo_lit.rollout.report import Report, from_bytes, to_bytes
 

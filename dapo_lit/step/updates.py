@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from dapo_lit.config import Config
-from dapo_lit.objective.critic import clipped_value_loss, finish_critic
 from dapo_lit.objective.diagnostics import finish, mismatch_statistics
+from dapo_lit.objective.losses import clipped_value_loss, finish_critic
 from dapo_lit.objective.tokens import NOTHING, Statistics, Tokens, merge
 from dapo_lit.ranks import Ranks
 from dapo_lit.screen import StatusLine

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dapo_lit.engines.protocol import Sampling
-from dapo_lit.engines.torch_engine.inverse_cdf import draw
+from dapo_lit.engines.torch_engine.rows import draw
 
 QUARTERS = torch.tensor([0.25, 0.0, 0.25, 0.5, 0.0]).log()  # ids 1 and 4 are impossible
 LEAST, MOST = 2.0**-53, 1 - 2.0**-53

@@ -5,7 +5,7 @@ import torch
 from flat import tensor
 from torch import Tensor
 
-from dapo_lit.objective.critic import clipped_value_loss, finish_critic
+from dapo_lit.objective.losses import clipped_value_loss, finish_critic
 from dapo_lit.objective.tokens import NOTHING, merge
 
 

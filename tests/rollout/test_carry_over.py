@@ -7,12 +7,11 @@ import pytest
 from scripted_engine import ScriptedResponse
 from test_collect import END, RIGHT, RULES, WRONG, answers, collector
 
-from dapo_lit.data.order import ProblemOrder
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.rows import DataError
 from dapo_lit.engines.protocol import PartialSample, Sample, SampleKey
 from dapo_lit.rewards.score import Score
-from dapo_lit.rollout.collect import Collector
+from dapo_lit.rollout.collect import Collector, ProblemOrder
 from dapo_lit.rollout.dynamic_sampling import Admission, CollectionRules, KeepRate
 from dapo_lit.rollout.records import CollectedStep, Completion, Group, OpenGroup
 

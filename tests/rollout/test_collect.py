@@ -7,11 +7,10 @@ from typing import Literal
 import pytest
 from scripted_engine import ScriptedEngine, ScriptedResponse
 
-from dapo_lit.data.order import ProblemOrder
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import SampleKey, Sampling
 from dapo_lit.rewards.verifier import Verifier
-from dapo_lit.rollout.collect import Collector, ExhaustedError
+from dapo_lit.rollout.collect import Collector, ExhaustedError, ProblemOrder
 from dapo_lit.rollout.dynamic_sampling import CollectionRules, KeepRate, groups_in_flight
 from dapo_lit.rollout.rank_sampling import CollectionSetup
 from dapo_lit.rollout.records import CollectedStep, Completion, Group, Prompt

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dapo_lit.data.order import ProblemOrder
+from dapo_lit.rollout.collect import ProblemOrder
 from dapo_lit.seeds import epoch_permutation
 
 sizes = st.integers(1, 30)
