@@ -168,16 +168,26 @@ def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple
 
 
 def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """The first special token after an assistant's message in the chat template."""
+    """The token that closes an assistant's message in the chat template: the first special one after its text, also one
+    that only tokenizer.json calls special (as Llama 3 has `<|eot_id|>`), else the first that was added to the
+    vocabulary."""
+    ids = tokenizer.encode(turn_ending(tokenizer), add_special_tokens=False)
+    added = tokenizer.added_tokens_decoder
+    special = {*tokenizer.all_special_ids, *(token for token, about in added.items() if about.special)}
+    # Some vocabularies have added tokens for runs of spaces or line breaks, which close nothing.
+    closing = {token for token, about in added.items() if about.content.strip()}
+    return next((token for kind in (special, closing) for token in ids if token in kind), None)
+
+
+def turn_ending(tokenizer: PreTrainedTokenizerBase) -> str:
+    """What the chat template writes after an assistant's text; empty if there is no template, or it fails."""
     if not tokenizer.chat_template:
-        return None
+        return ""
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _MARK}]
     try:
-        tail = render_chats(tokenizer, [turns], add_generation_prompt=False)[0].rpartition(_MARK)[2]
+        return render_chats(tokenizer, [turns], add_generation_prompt=False)[0].rpartition(_MARK)[2]
     except ChatTemplateError:  # of no use here; a prompt that needs it fails by itself
-        return None
-    special = set(tokenizer.all_special_ids)
-    return next((i for i in tokenizer.encode(tail, add_special_tokens=False) if i in special), None)
+        return ""
 
 
 def _locate(path: str | Path) -> str:

@@ -1,9 +1,9 @@
-"""Reads the prompts as the policy reads them: encoded, decoded again, and searched for their problems. Refuses a
-tokenizer that does not belong to the model, and responses that could not end.
+"""Reads the prompts as the policy reads them: encoded, decoded again, and searched for their problems and the messages
+before them. Shows the first. Refuses a tokenizer that does not belong to the model, and responses that could not end.
 """
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -11,9 +11,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from dapo_lit.config import ConfigError
 from dapo_lit.data.sources import DataError
 from dapo_lit.data.templates import PromptTemplate
-from dapo_lit.policy.load import eos_ids
+from dapo_lit.policy.load import eos_ids, turn_ending
 from dapo_lit.preflight.table import Finding
 from dapo_lit.rollout.records import Prompt
+from dapo_lit.screen import printable
 
 SMALLEST_PART = 0.5
 """Of a model's vocabulary, what its tokenizer must have more of. Vocabularies are padded by some percent at most."""
@@ -42,8 +43,11 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, 
             f"policy.path={folder}: responses end with token {min(ends):,}, and the model has {rows:,}: no response "
             "could end. Set eos_token_id in generation_config.json to the token that the model was trained with"
         )
-    named = ", ".join(repr(tokenizer.convert_ids_to_tokens(end)) for end in ends)
-    return Finding(f"{len(tokenizer):,} tokens; a response ends with {named}")
+    return Finding(f"{len(tokenizer):,} tokens; a response ends with {_named(ends, tokenizer)}")
+
+
+def _named(ends: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> str:
+    return " or ".join(repr(tokenizer.convert_ids_to_tokens(end)) for end in ends)
 
 
 REPEATED = 0.05
@@ -65,11 +69,15 @@ def check_prompts(
         raise ConfigError(f"{key}={template.name} does not fit the policy's tokenizer: {fault}")
     encoded = [prompt.ids.tolist() for prompt in prompts]
     decoded = tokenizer.batch_decode(encoded, clean_up_tokenization_spaces=False) if encoded else []
-    lost = [
-        prompt
-        for prompt, ids, read in zip(prompts, encoded, decoded, strict=True)
-        if max(ids, default=0) >= rows or _bare(prompt.problem.problem) not in _bare(read)
-    ]
+    lost: list[Prompt] = []
+    dropped: dict[str, int] = {}  # prompts that lack a message of this role
+    for prompt, ids, read in zip(prompts, encoded, decoded, strict=True):
+        bare = _bare(read)
+        if max(ids, default=0) >= rows or _bare(prompt.problem.problem) not in bare:
+            lost.append(prompt)
+        before = prompt.problem.before or template.messages[:-1]
+        for role in {message["role"] for message in before if _bare(message["content"]) not in bare}:
+            dropped[role] = dropped.get(role, 0) + 1
     if lost:
         _refuse(lost, len(prompts), tokenizer, rows, f"{key}={template.name}")
     distinct, lengths = len({*map(tuple, encoded)}), [len(ids) for ids in encoded]
@@ -78,9 +86,86 @@ def check_prompts(
         warnings.append(
             f"{len(prompts):,} problems have only {distinct:,} distinct prompts; task.deduplicate=true keeps each once"
         )
+    warnings += _lost_messages(prompts, dropped, template, key)
+    warnings += _unread_ends(prompts, template, tokenizer, model, key)
     tokens = f"{min(lengths, default=0)} to {max(lengths, default=0)} tokens"
     words = f"{len(prompts):,} problems, each found in its prompt; {distinct:,} distinct prompts of {tokens}"
-    return Finding(words, tuple(warnings))
+    return Finding(words, tuple(warnings), _first_prompt(prompts, tokenizer, model))
+
+
+SHOWN_LINES, SHOWN_CHARS = (10, 6), (900, 500)
+"""Of a long prompt, how much of its start and its end is shown; the middle is left out."""
+
+
+def _first_prompt(
+    prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel
+) -> tuple[str, ...]:
+    """The first prompt with its special tokens, its reference, and where the response starts and ends."""
+    if not prompts:
+        return ()
+    first = prompts[0]
+    text = printable(tokenizer.decode(first.ids.tolist(), clean_up_tokenization_spaces=False))
+    if len(text) > sum(SHOWN_CHARS):
+        text = f"{text[: SHOWN_CHARS[0]]}\n[{len(text) - sum(SHOWN_CHARS):,} characters]\n{text[-SHOWN_CHARS[1] :]}"
+    lines = [f"| {line}" for line in f"{text}[response]".split("\n")]
+    if len(lines) > sum(SHOWN_LINES) + 1:
+        left = f"| [{len(lines) - sum(SHOWN_LINES):,} lines]"
+        lines = [*lines[: SHOWN_LINES[0]], left, *lines[-SHOWN_LINES[1] :]]
+    ends = _named(eos_ids(model, tokenizer), tokenizer)
+    answer = printable(first.problem.answer)
+    answer = answer if len(answer) <= SHOWN_CHARS[1] else f"{answer[: SHOWN_CHARS[1]]}..."
+    return (
+        f"the first, {first.problem.id}, as the policy reads it:",
+        *lines,
+        f"a response ends with {ends}, or at the limit; its reference answer is {answer!r}",
+    )
+
+
+def _lost_messages(
+    prompts: Sequence[Prompt], dropped: Mapping[str, int], template: PromptTemplate, key: str
+) -> list[str]:
+    """Warnings about system messages and worked examples that are in a file and not in the prompt."""
+    total = f"{len(prompts):,}"
+    warnings = [
+        f"{count:,} of {total} prompts lack a message of the role {role} that stands before their problem: the "
+        "tokenizer's chat template drops it. Write it into the user's message, or mend chat_template in the model's "
+        "folder"
+        for role, count in dropped.items()
+    ]
+    replacing, own = sum(bool(prompt.problem.before) for prompt in prompts), len(template.messages) - 1
+    if replacing and own > 0:
+        warnings.append(
+            f"{replacing:,} of {total} problems have messages of their own, which take the place of the {own} before "
+            f"{{problem}} in {key}={template.name}, so those are not in their prompts; {key}=chat adds none"
+        )
+    return warnings
+
+
+def _unread_ends(
+    prompts: Sequence[Prompt],
+    template: PromptTemplate,
+    tokenizer: PreTrainedTokenizerBase,
+    model: PreTrainedModel,
+    key: str,
+) -> list[str]:
+    """Warnings about a second BOS token, and about an end of turn that ends no response."""
+    warnings, bos = [], tokenizer.bos_token_id
+    if prompts and bos is not None and prompts[0].ids[:2].tolist() == [bos, bos]:
+        writer, cure = f"{key}={template.name}", "take it out of its text"
+        if template.messages:
+            writer, cure = "the tokenizer's chat template", "mend chat_template in the model's folder"
+        warnings.append(
+            f"prompts start with two {tokenizer.bos_token!r}, which models are not trained on, one of them written by "
+            f"{writer}; {cure}"
+        )
+    ending, ends = turn_ending(tokenizer).strip() if template.messages else "", eos_ids(model, tokenizer)
+    if ending and not {*tokenizer.encode(ending, add_special_tokens=False)} & {*ends}:
+        warnings.append(
+            f"the chat template closes an assistant's turn with {ending!r}, and none of the tokens that end a response "
+            f"({_named(ends, tokenizer)}) is in it, so a response that closes its turn goes on to the limit; take the "
+            "tokenizer files that the model was trained with, or a chat template that closes turns as they do"
+        )
+    return warnings
 
 
 def _refuse(lost: Sequence[Prompt], total: int, tokenizer: PreTrainedTokenizerBase, rows: int, template: str) -> None:

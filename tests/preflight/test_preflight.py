@@ -24,11 +24,13 @@ def test_a_run_prints_one_row_a_check_and_then_its_warnings(compose, capsys):
     (warning,) = (line for line in lines if line.startswith("    warning: "))
     assert lines[lines.index(warning) - 1].startswith("  switches")
     lines.remove(warning)
-    rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines}
+    shown = [line.strip() for line in lines if line.startswith("    ")]
+    rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines if not line.startswith("    ")}
     assert list(rows) == ROWS
     assert rows["weights"] == "float32 weights, learning rate 0.001"
     assert rows["problems"].startswith("4 to train on")
     assert rows["prompts"].startswith("4 problems, each found in its prompt; 4 distinct prompts of ")
+    assert shown[1].endswith("?[response]")
     assert rows["evaluation"] == "4 held-out problems"
     assert rows["policy"].startswith("qwen2, ")
     assert rows["rewards"].endswith("right are 4 of 4 reference answers and 0 of 16 junk texts")

@@ -1,0 +1,121 @@
+"""The first prompt is shown as the policy reads it, and what a file has and the prompt has not is warned of."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tiny_policy import TINY
+from tokenizers import AddedToken
+
+from dapo_lit.build.parts import Parts
+from dapo_lit.policy.base import character_tokenizer, random_model
+from dapo_lit.policy.load import end_of_turn, save_policy
+from dapo_lit.preflight.training import check_run
+
+CHATML = (
+    "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
+)
+NO_SYSTEM = CHATML.replace("{% for m in messages %}", "{% for m in messages if m.role != 'system' %}")
+PLAIN_END = CHATML.replace("<|end|>", "[/stop]")
+SYSTEM = {"role": "system", "content": "Use ####."}
+Check = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model") / "tiny"
+    tokenizer = character_tokenizer("".join(map(chr, range(32, 127))) + "\n")
+    tokenizer.add_tokens([AddedToken("<|start|>", special=True), AddedToken("<|end|>", special=True)])
+    save_policy(folder, random_model(TINY, tokenizer, 0), tokenizer, {})
+    return folder
+
+
+@pytest.fixture
+def printed(compose, base, tmp_path, capsys) -> Check:
+    def run(rows: list[dict], *overrides: str, chat: str | None = CHATML, bos: str | None = None) -> str:
+        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        settings = [
+            "task=file", f"task.path={tmp_path / 'rows.jsonl'}", "task.eval_path=null", "task.template=chat",
+            "reward=number", "policy=hf", f"policy.path={base}", "task.max_prompt_tokens=100",
+            "task.max_response_tokens=20", "algorithm.overlong.cache_tokens=5", "algorithm.optimizer.lr=1e-6",
+        ]  # fmt: skip
+        parts = Parts(compose(*settings, *(o.format(here=tmp_path) for o in overrides), small=False))
+        parts.tokenizer.chat_template = chat
+        if bos:
+            parts.tokenizer.bos_token = bos
+        with parts.verifier:
+            check_run(parts)
+        return capsys.readouterr().out
+
+    return run
+
+
+def row(*messages: dict) -> dict:
+    return {"problem": [*messages, {"role": "user", "content": "2 + 3?"}], "answer": "5"}
+
+
+def test_the_first_prompt_is_shown_with_its_special_tokens_its_reference_and_the_ends_of_a_response(printed):
+    shown = printed([row(SYSTEM)])
+    assert (
+        "    the first, rows-0, as the policy reads it:\n"
+        "    | <|start|>system\n    | Use ####.<|end|>\n    | <|start|>user\n    | 2 + 3?<|end|>\n"
+        "    | <|start|>assistant\n    | [response]\n"
+        "    a response ends with '<|endoftext|>' or '<|end|>', or at the limit; its reference answer is '5'\n"
+    ) in shown
+    assert "warning" not in shown
+
+
+def test_of_a_long_prompt_the_start_and_the_end_are_shown(printed):
+    long = {"problem": "\n".join("abcdefghijklmnopqrstuvwxyz"), "answer": "5"}
+    shown = [line.strip() for line in printed([long]).splitlines() if line.startswith("    | ")]
+    assert shown[:2] + shown[9:12] + shown[-3:] == [
+        "| <|start|>user", "| a", "| i", "| [13 lines]", "| w", "| z<|end|>", "| <|start|>assistant", "| [response]",
+    ]  # fmt: skip
+
+
+def test_a_system_message_that_the_chat_template_drops_is_a_warning(printed):
+    shown = printed([row(SYSTEM), {"problem": "4 + 4?", "answer": "8"}], chat=NO_SYSTEM)
+    assert "warning: 1 of 2 prompts lack a message of the role system" in shown
+    assert "mend chat_template" in shown
+
+
+def test_worked_examples_that_a_row_replaces_are_a_warning(printed, tmp_path):
+    (tmp_path / "shots.yaml").write_text(
+        "answer_format: none\nmessages:\n  - {role: user, content: '1 + 1?'}\n  - {role: assistant, content: '2'}\n"
+        "  - {role: user, content: '{problem}'}\n"
+    )
+    shots = "task.template={here}/shots.yaml"
+    assert "1 of 1 problems have messages of their own, which take the place of the 2 " in printed([row(SYSTEM)], shots)
+    assert "warning" not in printed([row()], shots)
+
+
+def test_two_bos_tokens_are_a_warning(printed, tmp_path):
+    (tmp_path / "text.yaml").write_text('answer_format: none\ntext: "<|start|>{problem}"\n')
+    doubled = printed([row()], chat="<|start|><|start|>" + CHATML, bos="<|start|>")
+    assert (
+        "warning: prompts start with two '<|start|>', which models are not trained on, one of them written by the tokenizer"
+        in doubled
+    )
+    assert "two '<|start|>'" not in printed([row()], bos="<|start|>")
+
+
+def test_an_end_of_turn_that_ends_no_response_is_a_warning(printed):
+    shown = printed([row()], chat=PLAIN_END)
+    assert "warning: the chat template closes an assistant's turn with '[/stop]', and none of the tokens" in shown
+
+
+@pytest.mark.parametrize(
+    ("token", "found"),
+    [
+        (AddedToken("<|end|>", special=True), True),
+        (AddedToken("<|end|>", special=False), True),
+        (AddedToken("\n", special=False), False),  # a run of blanks closes nothing
+    ],
+)
+def test_the_end_of_a_turn_is_found_wherever_a_tokenizer_has_it(token, found):
+    tokenizer = character_tokenizer("abzq")
+    tokenizer.add_tokens([token])
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}" + token.content + "{% endfor %}"
+    assert end_of_turn(tokenizer) == (tokenizer.convert_tokens_to_ids(token.content) if found else None)
