@@ -18,6 +18,9 @@ from dapo_lit.study.designs import Arm
 from dapo_lit.study.figures.difference_figures import difference_band, paired_differences
 from dapo_lit.study.read.outcomes import bases
 from dapo_lit.study.read.runs import load
+from dapo_lit.study.report import explore
+from dapo_lit.study.report.document import Document
+from dapo_lit.study.report.html import write_html
 from dapo_lit.study.report.run_page import write_run_page
 from dapo_lit.techniques import DAPO
 
@@ -147,6 +150,7 @@ def test_text_of_models_and_files_is_inert(study: Path, page: Browser) -> None:
 
 def test_the_page_fits_a_phone_prints_dark_on_white_and_reads_without_a_script(study: Path, page: Browser) -> None:
     page.call("Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=1, mobile=False)
+    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")  # it is drawn anew
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     dark = [{"name": "prefers-color-scheme", "value": "dark"}]
     page.call("Emulation.setEmulatedMedia", media="print", features=dark)
@@ -229,6 +233,90 @@ def test_the_page_of_a_run_fills_while_it_goes_on(browser: Browser, tmp_path: Pa
     command = browser.evaluate("document.querySelector('pre code').textContent")
     assert command.startswith("python -m dapo_lit.train -m ")
     assert "+study=leave_one_out 'seed=range(0,6)'" in command
+
+
+def test_the_page_of_a_run_shows_six_metrics_at_once_and_a_click_enlarges_one(browser: Browser, tmp_path: Path) -> None:
+    browser.open(write_run_page(write_run(tmp_path, ARMS[0], 0, study="panels", steps=12, every=3)) or tmp_path)
+    titles = browser.evaluate("[...document.querySelectorAll('.panel b')].map(b => b.textContent)")
+    assert titles == ["Accuracy (%)", "Reward", "Entropy (nats)", "Response length (tokens)", "Groups (%)"]
+    assert browser.evaluate("document.querySelectorAll('.panel canvas').length") == 5  # these rows have no clip/
+    browser.tab_to(".panel:nth-child(3)")
+    browser.press("Enter")
+    assert browser.evaluate("explorer.state.metric") == "rollout/entropy"
+    assert browser.evaluate("byId('heading').textContent") == "entropy (nats)"
+    assert browser.evaluate("document.activeElement.ariaPressed") == "true"
+    heights = "[...document.querySelectorAll('.panel')].map(one => one.getBoundingClientRect().right)"
+    browser.call("Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=1, mobile=False)
+    browser.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert max(browser.evaluate(heights)) <= 390
+    assert browser.evaluate("document.documentElement.scrollWidth") <= 390
+    browser.call("Emulation.clearDeviceMetricsOverride")
+
+
+def test_levels_are_in_percent_and_differences_in_points(page: Browser) -> None:
+    page.evaluate("byId('metric').value = 'rollout/accuracy', byId('metric').onchange()")
+    assert "accuracy (points)" in page.evaluate("byId('heading').textContent")
+    page.evaluate("explorer.set({ view: 'curves' })")
+    assert "accuracy (%)" in page.evaluate("byId('heading').textContent")
+    page.evaluate("explorer.choose(explorer.shown[0], 3)")
+    assert page.evaluate("byId('readout').textContent").endswith(" %")
+    page.evaluate("explorer.set({ view: 'difference' })")
+
+
+def test_a_part_of_the_course_is_enlarged_by_mouse_and_by_keys(page: Browser) -> None:
+    page.evaluate("explorer.set({ view: 'curves', range: [] }), byId('plot').scrollIntoView()")
+    left, top, width = page.evaluate(
+        "(({ left, top, width }) => [left, top + 50, width])(explorer.plot.over.getBoundingClientRect())"
+    )
+    opened = page.evaluate("byId('completions').innerHTML")
+    for kind, x in (("mousePressed", 0.25), ("mouseMoved", 0.4), ("mouseMoved", 0.5), ("mouseReleased", 0.5)):
+        pressed = {"button": "left", "buttons": 1, "clickCount": 1}
+        page.call("Input.dispatchMouseEvent", type=kind, x=left + x * width, y=top, **pressed)
+        page.evaluate("new Promise(requestAnimationFrame)")
+    page.evaluate("new Promise(done => setTimeout(done, 50))")
+    low, high = page.evaluate("explorer.state.range")
+    assert (low, high) == pytest.approx((3, 6), abs=0.2)  # of the steps 0 to 12
+    assert page.evaluate("[explorer.plot.scales.x.min, explorer.plot.scales.x.max]") == [low, high]
+    assert page.evaluate("byId('completions').innerHTML") == opened  # drawing over a part is no click
+    page.evaluate("byId('whole').click()")
+    page.evaluate("byId('plot').focus(), explorer.choose(explorer.shown[0], 2)")
+    page.press("+")
+    assert page.evaluate("explorer.state.range[1] - explorer.state.range[0]") < 7
+    page.press("-")
+    page.press("-")
+    assert page.evaluate("explorer.state.range") == []
+
+
+def test_24_runs_of_10_000_steps_are_drawn(browser: Browser, tmp_path: Path) -> None:
+    steps = list(range(10_000))
+    arms = [{"name": name, "short": name, "colour": "#123456", "dash": "solid"} for name in ("dapo", "naive")]
+    data = {
+        "metric": "rollout/entropy", "family": "f", "live": False, "label": "own", "axes": {"step": "rollout step"},
+        "t": [12.7, 4.3] + [2.2] * 10, "arms": arms, "completions": [],
+        "metrics": [{"key": "rollout/entropy", "words": "entropy", "unit": "nats", "scale": 1}],
+        "comparisons": [
+            {"name": "own", "family": "f", "weights": {"naive": 1, "dapo": -1}, "colour": "#123456", "dash": "solid"}
+        ],
+        "runs": [
+            {"arm": arm["name"], "seed": seed, "base": str(seed), "spoilt": [],
+             "values": {"step": steps, "rollout/entropy": [(seed + step % 97) / 10 for step in steps]}}
+            for arm in arms for seed in range(12)
+        ],
+    }  # fmt: skip
+    browser.open(write_html(Document("long", ["What it is.", "What follows."], data), tmp_path / "long.html"))
+    assert browser.evaluate("explorer.plot !== null && explorer.lines.length") == 13
+    browser.evaluate("explorer.set({ view: 'curves' })")
+    assert browser.evaluate("explorer.lines.map(line => line.rows.length)") == [10_000] * 26
+    assert browser.evaluate("[explorer.plot.scales.y.min < 0, explorer.plot.scales.y.max > 10.7]") == [True, True]
+    assert not browser.seen("Runtime.exceptionThrown")
+
+
+def test_a_page_of_long_runs_has_the_metrics_that_it_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = ["a", "b", "eval/own/avg@8", "rollout/entropy", "z"]
+    assert explore._that_fit(keys, "z", 100) == keys
+    monkeypatch.setattr(explore, "MOST_VALUES", 300)
+    assert explore._that_fit(keys, "z", 100) == ["eval/own/avg@8", "rollout/entropy", "z"]
+    assert explore._that_fit(keys, "z", 10_000) == ["z"]
 
 
 def test_every_control_has_a_name_is_reached_by_tab_and_shows_its_focus(page: Browser) -> None:

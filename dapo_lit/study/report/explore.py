@@ -12,12 +12,14 @@ from dapo_lit.errors import DamagedError
 from dapo_lit.run_files import read_table
 from dapo_lit.study.compare.contrasts import Contrast
 from dapo_lit.study.figures.style import Look, contrast_looks, contrast_name, looks, short
-from dapo_lit.study.read.outcomes import bases, in_words, unit
+from dapo_lit.study.read.outcomes import WORDS, bases, in_words, unit
 from dapo_lit.study.read.run import AXES
 from dapo_lit.study.read.runs import Run, Runs
 
 FILES, FILE_BYTES, CHARACTERS, RESPONSE = 300, 50_000_000, 30_000, 4_000
 """A page takes so many files of completions, none larger, and so many characters of each file and each response."""
+MOST_VALUES = 6_000_000
+"""So many values of metrics in a page, which are some 15 MB; a browser reads them in seconds."""
 COLUMNS = (
     "problem_id", "attempt", "sample_index", "prompt", "answer", "response", "extracted", "error", "correct",
     "truncated", "kept", "reward", "length_penalty", "reward_shaped", "advantage", "tokens",
@@ -33,10 +35,11 @@ def exploration(
     live: the page loads itself anew, because its run goes on.
     """
     logged = runs.keys()
-    keys = [key for key in logged if key not in AXES]
+    keys = _that_fit([key for key in logged if key not in AXES], metric, sum(len(run.metrics) for run in runs))
     arm_looks, base_of, styles = looks(runs.arms), bases(runs), contrast_looks(found)
     return {
         "metric": metric,
+        "label": (runs.runs[0].config.get("task") or {}).get("label"),
         "family": family,
         "live": live,
         "axes": AXES,
@@ -53,6 +56,16 @@ def exploration(
         "runs": [_run(run, keys, base_of[run.seed]) for run in runs],
         "completions": completions(runs),
     }
+
+
+def _that_fit(keys: Sequence[str], metric: str, rows: int) -> list[str]:
+    """The metrics of all runs that a page has room for, in the order of `keys`; all of them but in very long runs."""
+    room = max(1, MOST_VALUES // max(1, rows))
+    if len(keys) <= room:
+        return list(keys)
+    first = [metric, *(key for key in keys if key.startswith("eval/") or key in WORDS), *keys]
+    kept = set(list(dict.fromkeys(first))[:room])
+    return [key for key in keys if key in kept]
 
 
 def _look(look: Look) -> dict[str, Any]:

@@ -53,6 +53,17 @@ function band(data, found) {
   });
 }
 
+// The least and the greatest of any number of values: Math.min takes its arguments from the stack, which ends.
+function extremes(values) {
+  let [low, high] = [Infinity, -Infinity];
+  for (const value of values) {
+    if (value == null || Number.isNaN(value)) continue;
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  return [low, high];
+}
+
 // The k-th points of all seeds averaged, places and values; over steps, each step.
 function meanCurve(curves, axis) {
   if (axis !== "step") {
@@ -75,6 +86,20 @@ function element(tag, attributes = {}, ...children) {
 const SHOWN = 6; // comparisons or arms that are chosen at first
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+// Levels of a share are in percent, differences of two in points.
+const unitOf = (metric, difference) => (metric.scale === 100 && !difference ? "%" : metric.unit);
+
+// What a run's page shows at once; of each panel the metrics that were logged.
+const PANELS = [
+  ["Accuracy", [["eval/", "held out"], ["rollout/accuracy", "training"]]],
+  ["Reward", [["rollout/reward_shaped", "with penalty"], ["rollout/reward", "without"]]],
+  ["Entropy", [["eval/entropy", "held out"], ["rollout/entropy", "training"]]],
+  ["Response length", [["eval/length_mean", "held out"], ["rollout/length_mean", "training"]]],
+  ["Clipped tokens", [["clip/high_frac", "upper bound"], ["clip/low_frac", "lower bound"]]],
+  ["Groups", [["rollout/groups_mixed_frac", "mixed"], ["rollout/groups_all_correct_frac", "all right"], ["rollout/groups_all_wrong_frac", "all wrong"]]],
+];
+const PANEL_LOOKS = [["#1d6fb8", []], ["#be4a1c", [6, 3]], ["#5f8f1d", [2, 3]]];
+
 function number(value, metric, signed) {
   if (value == null || Number.isNaN(value)) return "–";
   const scaled = value * metric.scale, digits = metric.scale === 100 ? scaled.toFixed(1) : String(+scaled.toPrecision(3));
@@ -95,13 +120,13 @@ class Explorer {
     const first = data.comparisons.flatMap((c, i) => (c.family === data.family ? [i] : [])).slice(0, SHOWN);
     this.state = {
       metric: data.metric, view: data.comparisons.length ? "difference" : "curves", axis: "step", smooth: 1,
-      comparisons: first, arms: data.arms.slice(0, SHOWN).map((arm) => arm.name), seeds: this.seeds, lines: data.runs.length < 60,
+      range: [], comparisons: first, arms: data.arms.slice(0, SHOWN).map((arm) => arm.name), seeds: this.seeds, lines: data.runs.length < 60,
     };
     this.restore();
     this.controls();
-    this.draw();
-    addEventListener("resize", () => this.draw());
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+    this.drawAll();
+    addEventListener("resize", () => this.drawAll());
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.drawAll());
     if (data.live) setTimeout(() => { if (!byId("completions").contains(document.activeElement)) location.reload(); }, 15000);
   }
 
@@ -149,7 +174,8 @@ class Explorer {
     const plot = byId("plot");
     plot.onkeydown = (event) => this.key(event);
     plot.onpointermove = plot.onpointerdown = (event) => this.point(event);
-    plot.addEventListener("click", () => this.open(), true); // uPlot keeps clicks to itself
+    plot.addEventListener("click", () => this.dragged || this.open(), true); // uPlot keeps clicks to itself
+    byId("whole").onclick = () => this.set({ range: [] });
     this.visibility();
   }
 
@@ -233,6 +259,58 @@ class Explorer {
     return lines;
   }
 
+  drawAll() {
+    this.draw(); // first: with it the page has the scroll bar that takes width from the panels
+    this.panels();
+  }
+
+  // Of a page of one run: six plots, each a button that enlarges it.
+  panels() {
+    const box = byId("panels"), [run] = this.data.runs;
+    box.hidden = this.data.runs.length > 1;
+    if (box.hidden) return;
+    this.small?.forEach((plot) => plot.destroy());
+    this.small = [];
+    box.replaceChildren();
+    for (const [title, wanted] of PANELS) {
+      const found = wanted.flatMap(([key, words]) => {
+        const measure = key.replace(/^eval\/?/, "") || "avg@";
+        const metric = this.data.metrics.find((m) => m.key === key || (key.startsWith("eval/") && m.key.startsWith(`eval/${this.data.label}/${measure}`)));
+        return metric && curve(run, metric.key, "step", 1).length ? [{ metric, words }] : [];
+      });
+      if (!found.length) continue;
+      const { metric } = found[0], unit = unitOf(metric, false), shownMetric = found.some((one) => one.metric.key === this.state.metric);
+      const legend = element("span", { className: "legend" });
+      found.forEach(({ metric: one, words }, i) => {
+        const last = curve(run, one.key, "step", 1).at(-1)[2];
+        const swatch = element("i", { style: `border-top: 2px ${["solid", "dashed", "dotted"][i]} ${PANEL_LOOKS[i][0]}` });
+        legend.append(element("span", {}, swatch, `${found.length > 1 ? `${words} ` : ""}${number(last, one)}`), " ");
+      });
+      const holder = element("span", { className: "small" });
+      const panel = element("button", { type: "button", className: "panel", title: "enlarge" }, element("b", { textContent: title + (unit ? ` (${unit})` : "") }), legend, holder);
+      panel.setAttribute("aria-pressed", shownMetric);
+      panel.onclick = () => {
+        const next = found[(found.findIndex((one) => one.metric.key === this.state.metric) + 1) % found.length].metric.key;
+        byId("metric").value = next;
+        this.set({ metric: next, view: "curves" });
+        this.panels();
+        byId("panels").querySelector("[aria-pressed=true]")?.focus({ preventScroll: true });
+      };
+      box.append(panel);
+      const tables = found.map(({ metric: one }) => {
+        const rows = curve(run, one.key, "step", 1);
+        return [rows.map((row) => row[0]), rows.map((row) => row[2] * one.scale)];
+      });
+      const axis = { stroke: () => colour("--ink"), grid: { show: false }, ticks: { show: false }, font: "11px system-ui" };
+      this.small.push(new uPlot({
+        width: Math.max(150, holder.clientWidth), height: 118, legend: { show: false }, cursor: { show: false }, padding: [6, 6, 0, 0],
+        scales: { x: { time: false } },
+        axes: [{ ...axis, size: 20, gap: 2, space: 60, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] }, { ...axis, size: 40, gap: 3, space: 28 }],
+        series: [{}, ...found.map((_, i) => ({ stroke: PANEL_LOOKS[i][0], dash: PANEL_LOOKS[i][1], width: 1.8, spanGaps: true, points: { show: tables[i][0].length < 30, size: 4 } }))],
+      }, tables.length > 1 ? uPlot.join(tables) : tables[0], holder));
+    }
+  }
+
   draw() {
     const { state, metric } = this, difference = state.view === "difference";
     this.lines = this.series();
@@ -249,10 +327,11 @@ class Explorer {
         series.push({ stroke: "transparent", points: { show: false } }, { stroke: "transparent", points: { show: false } });
       }
     }
-    const seen = this.lines.flatMap((line) => line.rows.map((row) => scale(row[2]))), inside = difference ? [0, ...seen] : seen;
-    const [low, high] = [Math.min(...inside), Math.max(...inside)], margin = 0.08 * (high - low || Math.abs(high) || 1);
+    const [from, to] = state.range.length === 2 ? state.range : [-Infinity, Infinity], seen = [];
+    for (const line of this.lines) for (const row of line.rows) if (row[1] >= from && row[1] <= to) seen.push(scale(row[2]));
+    const [low, high] = extremes(difference ? [0, ...seen] : seen), margin = 0.08 * (high - low || Math.abs(high) || 1);
     const axis = { stroke: () => colour("--ink"), grid: { stroke: () => colour("--rule"), width: 1 }, ticks: { stroke: () => colour("--rule"), width: 1 }, font: "13px system-ui" };
-    const box = byId("plot"), width = Math.max(260, box.clientWidth), unit = metric.unit && ` (${metric.unit})`;
+    const box = byId("plot"), width = Math.max(260, box.clientWidth), named = unitOf(metric, difference), unit = named && ` (${named})`;
     const zero = (u) => {
       const y = u.valToPos(0, "y", true), c = u.ctx;
       Object.assign(c, { strokeStyle: colour("--ink"), lineWidth: devicePixelRatio });
@@ -267,17 +346,27 @@ class Explorer {
     this.plot = null;
     this.chosen = null;
     byId("heading").textContent = (difference ? "Difference in " : "") + metric.words + unit + (difference ? ", paired by seed, mean and 95 % interval" : this.seeds.length > 1 ? ", mean of the seeds" : "");
+    byId("whole").hidden = !state.range.length;
     byId("readout").textContent = seen.length ? byId("readout").dataset.hint : "Nothing to draw: no run that is chosen here has this metric, or none has a pair.";
     if (!seen.length) return;
     this.plot = new uPlot({
-      width, height, series, bands, legend: { show: false }, cursor: { show: false },
-      scales: { x: { time: false }, y: { range: [low - margin, high + margin] } },
+      width, height, series, bands, legend: { show: false }, cursor: { x: false, y: false, points: { show: false }, drag: { x: true, y: false, setScale: false, dist: 8 } },
+      scales: { x: { time: false, ...(state.range.length === 2 ? { range: [from, to] } : {}) }, y: { range: [low - margin, high + margin] } },
       axes: [{ ...axis, label: this.data.axes[difference ? "step" : state.axis], labelFont: "13px system-ui", labelSize: 22, size: 34, incrs: state.axis === "step" || difference ? [1, 2, 5, 10, 20, 25, 50, 100, 200, 500, 1000, 2000, 5000] : undefined }, { ...axis, size: 58 }],
-      hooks: { drawAxes: difference ? [zero] : [] },
+      hooks: { drawAxes: difference ? [zero] : [], setSelect: [(u) => this.zoom(u)] },
     }, tables.length > 1 ? uPlot.join(tables.map(([x, y]) => [x, y])) : tables[0], box);
     this.ring = element("div", { className: "ring" });
     this.ring.hidden = true;
     this.plot.over.append(this.ring);
+  }
+
+  // A part of the course that was drawn over with the mouse. The drawing thins what is denser than the screen.
+  zoom(plot) {
+    const { left, width } = plot.select;
+    if (width < 8) return;
+    this.dragged = true;
+    const range = [plot.posToVal(left, "x"), plot.posToVal(left + width, "x")];
+    setTimeout(() => { this.dragged = false; this.set({ range }); });
   }
 
   choose(line, index) {
@@ -286,7 +375,7 @@ class Explorer {
     this.ring.hidden = false;
     Object.assign(this.ring.style, { left: `${this.plot.valToPos(row[1], "x")}px`, top: `${this.plot.valToPos(row[2] * metric.scale, "y")}px`, borderColor: line.look.colour });
     const at = `step ${row[0]}` + (!difference && state.axis !== "step" ? `, ${Math.round(row[1]).toLocaleString("en")} ${this.data.axes[state.axis]}` : "");
-    const value = number(row[2], metric, difference) + (metric.unit && ` ${metric.unit}`);
+    const unit = unitOf(metric, difference), value = number(row[2], metric, difference) + (unit === "%" ? " %" : unit && ` ${unit}`);
     const interval = row.length > 3 && !Number.isNaN(row[3]) ? ` [${number(row[3], metric, true)}, ${number(row[4], metric, true)}], n = ${row[5]}` : "";
     const others = line.bold && difference ? this.lines.filter((other) => other.name === line.name && !other.bold) : [];
     const bySeed = others.map((other) => [other.seed, other.rows.find((r) => r[0] === row[0])]).filter(([, r]) => r).slice(0, 12);
@@ -305,10 +394,19 @@ class Explorer {
     if (nearest[1]) this.choose(nearest[1], nearest[2]);
   }
 
+  // Half or twice as much of the course around the chosen point.
+  scaleBy(factor) {
+    const [low, high] = [this.plot.scales.x.min, this.plot.scales.x.max], { line, index } = this.chosen || {};
+    const centre = line ? line.rows[index][1] : (low + high) / 2, [first, last] = extremes(this.shown.flatMap((one) => [one.rows[0][1], one.rows.at(-1)[1]]));
+    const half = factor * (high - low) / 2, range = [Math.max(first, centre - half), Math.min(last, centre + half)];
+    this.set({ range: range[0] <= first && range[1] >= last ? [] : range });
+  }
+
   key(event) {
     const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0], Home: [0, -1e9], End: [0, 1e9] };
     if (!this.plot) return;
-    if (event.key === "Enter" || event.key === " ") {
+    if (event.key === "+" || event.key === "-") this.scaleBy(event.key === "+" ? 0.5 : 2);
+    else if (event.key === "Enter" || event.key === " ") {
       event.preventDefault();
       if (this.chosen) this.open();
     } else if (moves[event.key]) {

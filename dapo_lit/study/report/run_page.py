@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from dapo_lit.border import is_share
 from dapo_lit.command_text import command, setting
 from dapo_lit.study.read.outcomes import amount, in_words, unit
 from dapo_lit.study.read.runs import Run, Runs, read_run
@@ -37,17 +38,20 @@ def _commands(run: Run) -> str:
     kept = [line for line in run.overrides if line and not line.lstrip("+~").startswith(OWN)]
     study = command("train", "-m", *kept, "+study=leave_one_out", "seed=range(0,6)")
     text = "One run cannot show what a technique does, or how much seeds differ."
-    if (run.config.get("replay") or {}).get("record"):
+    if recorded := (run.config.get("replay") or {}).get("record"):
+        play = command("replay", str(run.folder), f"step={recorded[0]}", "--html")
         fork = command("train", "-m", "+study=fork", setting("fork.run", str(run.folder)))
         text += (
-            f" To toggle each technique from the states that this run kept, for a few steps:\n\n```\n{fork}\n```\n\n"
+            f" A page of step {recorded[0]} to play with, five switches and every token:\n\n```\n{play}\n```\n\n"
+            f"To train on without each technique from the states that this run kept, for a few steps:\n\n```\n{fork}\n"
+            "```\n\n"
         )
     return f"{text} To train six pairs of runs for each technique, with and without it:\n\n```\n{study}\n```"
 
 
 def _course(run: Run, keys: list[str]) -> Table:
     rows = [
-        [in_words(key), amount(key, series.iloc[0]), amount(key, series.iloc[-1]), unit(key)]
+        [in_words(key), amount(key, series.iloc[0]), amount(key, series.iloc[-1]), "%" if is_share(key) else unit(key)]
         for key in dict.fromkeys(keys)
         if len(series := run.series(key))
     ]
