@@ -1,0 +1,151 @@
+"""Pages name what exists: messages as the code words them, modules and their contents, and each module once."""
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from dapo_lit.__main__ import COMMANDS
+from dapo_lit.techniques import REGISTER
+
+ROOT = Path(__file__).parents[1]
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+LONGEST_VALUE = 50
+"""Characters of a value in a message, such as a path."""
+
+
+@cache
+def worded() -> list[tuple[str, ...]]:
+    """Every text of the package as its literal parts, with a value between each two."""
+    found = []
+    for file in (ROOT / "dapo_lit").rglob("*.py"):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append((node.value,))
+            elif isinstance(node, ast.JoinedStr):
+                found.append(tuple(_literals(node)))
+    return [parts for parts in found if len("".join(parts)) >= 12]
+
+
+def _literals(text: ast.JoinedStr) -> Iterator[str]:
+    """Literal parts of an f-string, empty ones between and around its values."""
+    here = ""
+    for part in text.values:
+        if isinstance(part, ast.Constant):
+            here += str(part.value)
+        else:
+            yield here
+            here = ""
+    yield here
+
+
+def says(parts: tuple[str, ...], quote: str) -> bool:
+    """True if a quote is the beginning of a message, or of one of its literal parts: values may be any text.
+
+    >>> says(("step ", ": ", " groups are left"), "step 3: 40 groups"), says(("step ", ": ", " groups"), "step 3: lost")
+    (True, False)
+    """
+    return any(_from((parts[k].lstrip(), *parts[k + 1 :]), quote) for k in range(len(parts)) if k == 0 or parts[k])
+
+
+def _from(parts: tuple[str, ...], quote: str) -> bool:
+    first, *others = parts
+    if quote in first:
+        return True
+    if not quote.startswith(first):
+        return False
+    place, matched = len(first), len(first)
+    for part in [part for part in others if part]:
+        at = quote.find(part, place)
+        if at < 0:
+            rest = quote[place:]
+            begun = max((n for n in range(len(part)) if rest.endswith(part[:n])), default=0)
+            return matched + begun >= min(20, len(quote) // 2) and _is_value(rest[: len(rest) - begun])
+        if not _is_value(quote[place:at]):
+            return False
+        place, matched = at + len(part), matched + len(part)
+    return matched >= min(20, len(quote) // 2) and _is_value(quote[place:])
+
+
+def _is_value(text: str) -> bool:
+    """True for a short text, and for one that the package words elsewhere: a value may be a message of its own."""
+    return len(text) <= LONGEST_VALUE or any(
+        text.startswith(parts[0]) and all(part in text for part in parts) for parts in worded() if parts[0]
+    )
+
+
+def is_worded(quote: str) -> bool:
+    """True if some text of the package reads like a quote."""
+    return any(says(parts, quote) for parts in worded())
+
+
+def messages() -> list[str]:
+    """What docs/troubleshooting.md quotes of messages, each part between dots: quotes with spaces, commands apart."""
+    text = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    quotes = [quote for quote in re.findall(r"`([^`\n]+)`", text) if quote.count(" ") >= 2]
+    quotes = [quote.removeprefix("error: ") for quote in quotes if not quote.startswith(("python ", "make "))]
+    pieces = [piece.strip(" ,;:") for quote in quotes for piece in quote.split("...")]
+    return [piece for piece in pieces if piece.count(" ") >= 2]
+
+
+@pytest.mark.parametrize("quote", messages())
+def test_every_message_that_troubleshooting_quotes_is_one_that_the_code_makes(quote):
+    after_key = re.sub(r"^[\w.]+: ", "", quote)  # errors of a section have its name before them
+    assert is_worded(quote) or is_worded(after_key), "no text of the package reads like this"
+
+
+def _resolved(name: str) -> object:
+    """A module of the package, or something in one, by its dotted name."""
+    module, *rest = name.split(".")
+    found: object = importlib.import_module(module)
+    for part in rest:
+        if not hasattr(found, part):
+            importlib.import_module(f"{getattr(found, '__name__', '')}.{part}")
+        found = getattr(found, part)
+    return found
+
+
+def dotted() -> list[tuple[str, str]]:
+    """(page, name) of each `dapo_lit.x` that a page names, placeholders in capitals apart."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
+    named = {(page.name, name) for page in pages for name in re.findall(r"\bdapo_lit(?:\.\w+)+", page.read_text())}
+    files = (".py", ".sbatch")
+    return sorted(
+        (page, name) for page, name in named if not name.endswith(files) and not re.search(r"\.[A-Z]+$", name)
+    )
+
+
+@pytest.mark.parametrize(("page", "name"), dotted())
+def test_every_dotted_name_in_a_page_is_a_module_or_is_in_one(page, name):
+    assert _resolved(name) is not None
+
+
+def test_the_api_page_has_each_module_of_the_objective_once():
+    named = re.findall(r"^::: (\S+)$", (ROOT / "docs" / "reference" / "api.md").read_text(), re.MULTILINE)
+    assert len(named) == len(set(named))
+    objective = {f"dapo_lit.objective.{file.stem}" for file in (ROOT / "dapo_lit" / "objective").glob("[!_]*.py")}
+    assert objective <= set(named)
+
+
+def test_the_page_of_commands_has_each_command_once():
+    rows = re.findall(
+        r"^\| `python -m dapo_lit\.(\w+)", (ROOT / "docs" / "reference" / "commands.md").read_text(), re.M
+    )
+    assert sorted(rows) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("technique", REGISTER.values(), ids=lambda technique: technique.switch)
+def test_the_page_of_a_technique_names_the_file_with_its_arithmetic(technique):
+    """The file has the mark `# DAPO 3.x label` at the line."""
+    text = (ROOT / "docs" / "techniques" / f"{technique.switch}.md").read_text(encoding="utf-8")
+    texts = [
+        (ROOT / "dapo_lit" / name).read_text(encoding="utf-8")
+        for name in re.findall(r"`((?:objective|rollout)/\w+\.py)`", text)
+    ]
+    mark = f"# DAPO {technique.section.removeprefix('Section ')} {technique.label}"
+    assert any(mark in code for code in texts), mark
