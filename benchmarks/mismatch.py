@@ -12,7 +12,7 @@ import torch
 from measure import arguments, installed, machine, markdown, publish
 from torch import Tensor
 
-from dapo_lit.build.parts import Parts
+from dapo_lit.build.components import RunComponents
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import Config, parse
 from dapo_lit.engines.protocol import Sample, SampleKey, SampleRequest, Sampling
@@ -44,7 +44,7 @@ def composed(*overrides: str) -> Config:
     return parse(resolved(composed_tree(overrides)))
 
 
-def sampled(parts: Parts, num_prompts: int, group: int) -> tuple[list[SampleRequest], dict[SampleKey, Sample]]:
+def sampled(parts: RunComponents, num_prompts: int, group: int) -> tuple[list[SampleRequest], dict[SampleKey, Sample]]:
     """Samples a group of responses to each of the first problems."""
     prompts, _ = parts.prompts(parts.problems.train[:num_prompts])
     requests = [SampleRequest(SampleKey(1, p.problem.id, 0, i), p.ids) for p in prompts for i in range(group)]
@@ -58,7 +58,9 @@ def sampled(parts: Parts, num_prompts: int, group: int) -> tuple[list[SampleRequ
 
 
 @torch.no_grad()
-def scored(parts: Parts, requests: list[SampleRequest], samples: dict[SampleKey, Sample]) -> tuple[Tensor, Tensor]:
+def scored(
+    parts: RunComponents, requests: list[SampleRequest], samples: dict[SampleKey, Sample]
+) -> tuple[Tensor, Tensor]:
     """[N] log-probs of the trainer and of the engine."""
     found = [samples[request.key] for request in requests]
     lengths = torch.tensor([len(sample.response_ids) for sample in found])
@@ -86,7 +88,7 @@ def scored(parts: Parts, requests: list[SampleRequest], samples: dict[SampleKey,
 
 
 def measured(overrides: tuple[str, ...], num_prompts: int, group: int) -> dict[str, float | int | None]:
-    parts = Parts(composed(*overrides))
+    parts = RunComponents(composed(*overrides))
     trainer, engine = scored(parts, *sampled(parts, num_prompts, group))
     metrics = finish(mismatch_statistics(trainer, engine, torch.ones(len(trainer), dtype=torch.bool)))
     return {

@@ -23,7 +23,7 @@ from lightning import Callback
 from measure import arguments, in_turns, machine, markdown, median, publish, seconds
 from vs_trl_sides import Work, config_of, quiet
 
-from dapo_lit.build.parts import Parts
+from dapo_lit.build.components import RunComponents
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.fit import build_trainer
@@ -113,7 +113,7 @@ def run(work: Work, steps: int) -> list[dict[str, Any]]:
     torch.set_num_threads(work.threads)
     with tempfile.TemporaryDirectory() as runs:
         config = config_of(work, f"runs_dir={runs}", f"budget.steps={steps}")
-        parts, floors = Parts(config), Floors()
+        parts, floors = RunComponents(config), Floors()
         folder = open_run(config, [], arm_of(config))
         trainer = build_trainer(config, [Recorder(config, folder, Loggers(config, folder)), floors])
         trainer.fit(DAPOModule(config, lambda: parts.policy), datamodule=RolloutDataModule(config, parts))

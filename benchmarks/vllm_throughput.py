@@ -22,7 +22,7 @@ import torch
 import yaml
 from measure import arguments, in_turns, machine, markdown, median, publish, seconds
 
-from dapo_lit.build.parts import Parts
+from dapo_lit.build.components import RunComponents
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.engines.vllm_engine.engine import VllmEngine
 from dapo_lit.run_files import read_metrics
@@ -126,7 +126,7 @@ def main() -> None:
     steps = recorded_steps(args.run, args.steps)
     args.threads, args.run = args.threads or config.trainer.threads, str(args.run)
     torch.set_num_threads(args.threads)
-    began, parts = machine(args.threads), Parts(config)
+    began, parts = machine(args.threads), RunComponents(config)
     engine = parts.engine()
     engine.sync_weights(parts.policy.state_dict().items(), 0)
     assert isinstance(engine, VllmEngine)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from lightning import Callback
 
-from dapo_lit.build.parts import Parts
+from dapo_lit.build.components import RunComponents
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import Config, parse
 from dapo_lit.lit.callbacks import Recorder
@@ -104,7 +104,7 @@ def ours(connection: Connection, work: Work) -> None:
     torch.set_num_threads(work.threads)
     with tempfile.TemporaryDirectory() as runs:
         config = config_of(work, f"runs_dir={runs}", *(f"{key}={value}" for key, value in work.options.items()))
-        parts = Parts(config)
+        parts = RunComponents(config)
         folder = open_run(config, [], arm_of(config))
         recorder = Recorder(config, folder, Loggers(config, folder))
         trainer = build_trainer(config, [recorder, _Gates(Gate(connection))])
@@ -121,7 +121,7 @@ def trl(connection: Connection, work: Work) -> None:
 
     torch.set_num_threads(work.threads)
     config = config_of(work)
-    algorithm, parts, gate = config.algorithm, Parts(config), Gate(connection)
+    algorithm, parts, gate = config.algorithm, RunComponents(config), Gate(connection)
     prompts, _ = parts.prompts(parts.problems.train)
     tokenizer = parts.tokenizer
     tokenizer.padding_side = "left"

@@ -20,7 +20,7 @@ from textwrap import shorten
 from typing import Any, TextIO
 
 from dapo_lit.cli.arguments import CommandParser
-from dapo_lit.cli.command import compose, reported
+from dapo_lit.cli.command import compose, exit_code_of
 from dapo_lit.cli.overrides import check_overrides
 from dapo_lit.cli.study_launch import check_code
 from dapo_lit.cli.workers import in_child, workers_for
@@ -167,7 +167,7 @@ def probe(technique: str, study: Config, settings: Sequence[str], times: int) ->
         "evaluation.final_samples=null", f"algorithm.epochs={epochs}", "logger.rollouts_every=1",
     ]  # fmt: skip
     config = compose(*overrides, *(["preflight=false"] if times > 1 else []))
-    if code := in_child(lambda: reported(lambda: train_probe(config, overrides))):
+    if code := in_child(lambda: exit_code_of(lambda: train_probe(config, overrides))):
         raise SystemExit(code)
     rows = read_metrics(run := run_path(config, arm)).rows
     algorithm = flatten(config.model_dump(mode="json")["algorithm"])
@@ -247,7 +247,7 @@ def main(arguments: Sequence[str]) -> int:
     options, own = parse_arguments(arguments)
     typed = command("ablate", *arguments)
     study: list[str] = []
-    if code := reported(lambda: study.extend(ablate(options, own, typed))):
+    if code := exit_code_of(lambda: study.extend(ablate(options, own, typed))):
         return code
     print(command("train", *study), flush=True)
     from dapo_lit import train

@@ -69,7 +69,7 @@ Texts = Annotated[tuple[str, ...], Field(max_length=10_000)]
 EXACT = ConfigDict(extra="forbid")
 """For `__pydantic_config__` of a class whose fields are all there may be."""
 OPEN = ConfigDict(extra="allow")
-"""Of a class that later versions may add fields to."""
+"""The setting of a class that later versions may add fields to."""
 
 T = TypeVar("T")
 

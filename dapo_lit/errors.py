@@ -1,4 +1,4 @@
-"""Errors that a user can mend. A command prints one as a line, without a traceback, and exits with 2.
+"""Errors that users can fix. A command prints one as a line, without a traceback, and exits with 2.
 
 Errors of one room (a config, a data set, a study) are defined there; here are those that several rooms raise.
 """

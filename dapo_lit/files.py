@@ -21,7 +21,7 @@ def replacing(final: Path) -> Iterator[Path]:
     processes may not write one file at the same time.
     """
     draft = draft_of(final)
-    with naming(final):
+    with add_path_to_oserror(final):
         try:
             yield draft
             put_in_place(draft, final)
@@ -72,7 +72,7 @@ def _remove(path: Path) -> None:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
+def add_path_to_oserror(path: Path) -> Iterator[None]:
     """Adds `path` to an OSError that names no file, as on a full disk."""
     try:
         yield

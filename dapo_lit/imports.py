@@ -1,7 +1,8 @@
 """Imports objects that a config names by a dotted path, such as a reward function.
 
 An import runs code, so a path needs the user's own word: a command line, a config that a command line chose, or a call
-in Python. The config in a run folder is data (SECURITY.md): while one is in use, `only` lists the paths that the user
+in Python. The config in a run folder is data (SECURITY.md): while one is in use, `allow_imports` lists the paths that the
+user
 gave, and all others are refused.
 """
 
@@ -21,7 +22,7 @@ class UntrustedError(UserError):
 
 
 @contextmanager
-def only(given: Container[str] | None) -> Iterator[None]:
+def allow_imports(given: Container[str] | None) -> Iterator[None]:
     """Inside the block only these dotted paths are imported; None: all."""
     token = _given.set(given)
     try:

@@ -4,8 +4,9 @@
     config_hash    of the run, as run.json has it
     files          name -> size and CRC-32 of config.yaml, of the tables and of the checkpoints
 
-A run writes it with every checkpoint (runs/bind.py), packed cells when they are packed. It is written before the files
-that it names get their names, and an entry holds the sum of the file that is replaced as well: a kill may come between.
+A run writes it with every checkpoint (runs/run_manifest.py), packed cells when they are packed. It is written before
+the files that it names get their names, and an entry holds the sum of the file that is replaced as well: a kill may
+come between.
 """
 
 import json

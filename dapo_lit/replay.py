@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import OmegaConf
 
 from dapo_lit.cli.arguments import CommandParser
-from dapo_lit.cli.command import reported, silence_libraries
+from dapo_lit.cli.command import exit_code_of, silence_libraries
 from dapo_lit.cli.overrides import check_overrides, parsed
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.shipped import switches_of
@@ -229,7 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_arguments(sys.argv[1:] if arguments is None else arguments)
     run = write_page if options.html else replay_run
     trusted = options.trust == "true"
-    return reported(lambda: run(options.run, options.step, read_changes(options.overrides), trusted))
+    return exit_code_of(lambda: run(options.run, options.step, read_changes(options.overrides), trusted))
 
 
 if __name__ == "__main__":

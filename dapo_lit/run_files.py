@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from dapo_lit.errors import DamagedError
-from dapo_lit.files import naming, replacing, write_text
+from dapo_lit.files import add_path_to_oserror, replacing, write_text
 from dapo_lit.manifest import MANIFEST, RESTORE, check_file, difference, read_manifest, sealed, unsealed
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def metrics_line(row: Mapping[str, float | None]) -> str:
 def append_row(run: Path, row: Mapping[str, float | None]) -> None:
     """Appends a row to metrics.jsonl and forces it to disk. OSError (a full disk) leaves earlier rows untouched."""
     file = run / METRICS
-    with naming(file), file.open("ab") as opened:
+    with add_path_to_oserror(file), file.open("ab") as opened:
         opened.write(metrics_line(row).encode())
         opened.flush()
         os.fsync(opened.fileno())
@@ -198,7 +198,7 @@ def end_torn_row(run: Path) -> None:
     """Ends a last line that a kill cut short, so that the next row starts on a new line."""
     file = run / METRICS
     if file.is_file() and (content := file.read_bytes()) and not content.endswith(b"\n"):
-        with naming(file), file.open("ab") as opened:
+        with add_path_to_oserror(file), file.open("ab") as opened:
             opened.write(b"\n")
 
 

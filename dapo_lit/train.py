@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dapo_lit.cli.command import attempt, compose_run, reported, run_command, silence_libraries
+from dapo_lit.cli.command import attempt, compose_run, exit_code_of, run_command, silence_libraries
 from dapo_lit.cli.jobs import arm_of
 from dapo_lit.cli.workers import Cell, in_child, run_cells, workers_for
 from dapo_lit.command_text import command
@@ -28,7 +28,7 @@ from dapo_lit.runs.wandb_checks import check_wandb
 from dapo_lit.screen import StatusLine
 
 if TYPE_CHECKING:
-    from dapo_lit.build.parts import Parts
+    from dapo_lit.build.components import RunComponents
     from dapo_lit.cli.study_launch import Sweep
     from dapo_lit.lit.processes import RunStart
     from dapo_lit.runs.loggers import Loggers
@@ -87,7 +87,7 @@ def check_study(configs: Iterable[Config]) -> None:
     """
     import torch
 
-    from dapo_lit.build.parts import Parts
+    from dapo_lit.build.components import RunComponents
     from dapo_lit.cli.same_inputs import check_same_inputs, prompt_day
     from dapo_lit.cli.study_plan import check_base, packed_cell
     from dapo_lit.preflight.training import check_run
@@ -99,7 +99,7 @@ def check_study(configs: Iterable[Config]) -> None:
         if not is_done(config, arm) and not packed_cell(config, arm):
             torch.set_num_threads(config.trainer.threads)
             path = run_path(config, arm)
-            parts = Parts(config, day=prompt_day(config, path))
+            parts = RunComponents(config, day=prompt_day(config, path))
             with parts.verifier:
                 check_run(parts)
                 check_same_inputs(config, path, inputs_of(parts))
@@ -113,15 +113,15 @@ def run_study(study: Sweep, run: Callable[[Config, list[str]], None] = train) ->
     Of a multirun the first cell is tried out before, in a process of its own, and what the cells found is printed at
     the end.
     """
-    if code := reported(lambda: check_machine(study.config)):
+    if code := exit_code_of(lambda: check_machine(study.config)):
         return code
     import dapo_lit.lit.fit  # noqa: F401  (so that the cells' processes inherit the imports)
 
     if len(study.cells) > 1 and (study.config.preflight or study.config.fork):
         configs = (compose_run(study.composed(cell), Config) for cell in study.cells)
-        if code := in_child(lambda: reported(lambda: check_study(configs))):
+        if code := in_child(lambda: exit_code_of(lambda: check_study(configs))):
             return code
-    if code := reported(study.register):
+    if code := exit_code_of(study.register):
         return code
 
     def run_cell(cell: Cell) -> int:
@@ -146,7 +146,7 @@ def run_study(study: Sweep, run: Callable[[Config, list[str]], None] = train) ->
 
 def train_first(config: Config, overrides: list[str], run_start: RunStart) -> None:
     """Rank 0: runs one training, which this process claims meanwhile, unless it is done or another process runs it."""
-    from dapo_lit.build.parts import Parts
+    from dapo_lit.build.components import RunComponents
     from dapo_lit.cli.same_inputs import check_same_inputs, prompt_day
     from dapo_lit.cli.study_plan import check_base, packed_cell
     from dapo_lit.lit.fit import own_callbacks
@@ -169,7 +169,7 @@ def train_first(config: Config, overrides: list[str], run_start: RunStart) -> No
         return
     # Everything that can be wrong is checked before an older run is touched: no mistake moves it aside.
     with claimed(path) as owner:
-        parts = Parts(config, run_start.ranks, prompt_day(config, path))
+        parts = RunComponents(config, run_start.ranks, prompt_day(config, path))
         check_run(parts)
         inputs = inputs_of(parts)
         check_same_inputs(config, path, inputs)
@@ -186,7 +186,7 @@ def train_first(config: Config, overrides: list[str], run_start: RunStart) -> No
         train_in(folder, config, parts, run_start)
 
 
-def inputs_of(parts: Parts) -> dict[str, str]:
+def inputs_of(parts: RunComponents) -> dict[str, str]:
     """The digests of what a run reads, with that of the training state that a fork continues."""
     from dapo_lit.runs.resume import state_digest
 
@@ -196,22 +196,22 @@ def inputs_of(parts: Parts) -> dict[str, str]:
 
 def follow(config: Config, run_start: RunStart) -> None:
     """The other ranks: train with rank 0 and write only their shards."""
-    from dapo_lit.build.parts import Parts
+    from dapo_lit.build.components import RunComponents
     from dapo_lit.lit.fit import fit
 
     start = run_start.received()
     if start is not None:
-        fit(config, Parts(config, run_start.ranks, start.day), start, None, run_start.ranks)
+        fit(config, RunComponents(config, run_start.ranks, start.day), start, None, run_start.ranks)
 
 
-def train_in(folder: RunFolder, config: Config, parts: Parts, run_start: RunStart) -> None:
+def train_in(folder: RunFolder, config: Config, parts: RunComponents, run_start: RunStart) -> None:
     """Trains in an open run folder, and records in run.json how the training ended."""
     from dapo_lit.lit.fit import fit
     from dapo_lit.lit.processes import StartPoint
-    from dapo_lit.runs.bind import bind, step_of
     from dapo_lit.runs.checkpoint_files import newest_good
     from dapo_lit.runs.loggers import Loggers
     from dapo_lit.runs.resume import check_reference, forked_from
+    from dapo_lit.runs.run_manifest import step_of, update_manifest
     from dapo_lit.study.report.run_page import write_run_page
 
     loggers = None
@@ -222,7 +222,7 @@ def train_in(folder: RunFolder, config: Config, parts: Parts, run_start: RunStar
             continued = Path(config.fork.run) if config.fork else folder.path
             check_reference(continued, config, start_of(parts)["base_weights"])
         start = StartPoint(folder, state, parts.day)
-        bind(folder.path, step_of(state.name) if state and folder.resumes else 0)
+        update_manifest(folder.path, step_of(state.name) if state and folder.resumes else 0)
         run_start.broadcast(start)
         if not folder.resumes:
             folder.write_run(**start_of(parts) | origin)
@@ -256,7 +256,7 @@ def train_in(folder: RunFolder, config: Config, parts: Parts, run_start: RunStar
     finish(folder, config, loggers)
 
 
-def start_of(parts: Parts) -> dict[str, str | None]:
+def start_of(parts: RunComponents) -> dict[str, str | None]:
     """What run.json says of the weights that a run starts from; None for a policy from elsewhere."""
     base = parts.base
     return {"base_weights": base.weights if base else None, "base_origin": base.origin if base else None}

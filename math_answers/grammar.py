@@ -25,7 +25,7 @@ MAX_POSTFIXES = 8
 MAX_NESTING = 40
 """Largest depth of nested brackets, arguments and signs in an answer."""
 MAX_DEPTH = 200
-"""Of a tree; everything that walks over trees is recursive."""
+"""Depth of a tree at most; everything that walks over trees is recursive."""
 
 
 def parse_expression(tokens: list[Token]) -> tree.Node:

@@ -6,7 +6,7 @@ import re
 import pytest
 from command_line import run_cli
 
-from dapo_lit.build.parts import Parts
+from dapo_lit.build.components import RunComponents
 from dapo_lit.cli.command import compose
 
 SUMS = ((1, 2), (2, 2), (3, 1), (4, 3))
@@ -21,7 +21,7 @@ SETTINGS = (
 def folder(cache, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ablate")
     (folder / "sums.csv").write_text("Query,target\n" + "".join(f"{a}+{b}=,{a + b}\n" for a, b in SUMS))
-    return folder, ("--model", str(Parts(compose("+experiment=four_sums")).policy_folder), "--data", "sums.csv")
+    return folder, ("--model", str(RunComponents(compose("+experiment=four_sums")).policy_folder), "--data", "sums.csv")
 
 
 def ablate(folder, *arguments):

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from dapo_lit.build.parts import Parts
+from dapo_lit.build.components import RunComponents
 from dapo_lit.cli import same_inputs
 from dapo_lit.cli.same_inputs import check_same_inputs, prompt_day
 from dapo_lit.config import Config, ConfigError
@@ -50,7 +50,7 @@ def folder(cache, tmp_path_factory) -> Path:
     from dapo_lit.config import parse
 
     folder = tmp_path_factory.mktemp("inputs")
-    base = Parts(parse(resolved(tree_of(["+experiment=four_sums"])))).policy_folder
+    base = RunComponents(parse(resolved(tree_of(["+experiment=four_sums"])))).policy_folder
     shutil.copytree(base, folder / "policy")
     (folder / "policy" / "chat_template.jinja").write_text(DATED)
     (folder / "train.jsonl").write_text(sums((1, 2), (2, 2), (3, 1), (4, 3)))
@@ -123,18 +123,18 @@ def test_what_a_config_names_by_a_path_is_compared_by_its_content(folder, config
     name, change, part = EDITS[edit]
     resumed, fork = config("resume=true", "budget.steps=2"), config()
     fork = fork.model_copy(update={"fork": Fork(run=str(run), steps=(1,), horizon=1)})
-    check_same_inputs(resumed, run, Parts(resumed).inputs)
+    check_same_inputs(resumed, run, RunComponents(resumed).inputs)
     before = (folder / name).read_bytes()
     with edited(folder / name, change):
         assert (folder / name).read_bytes() != before
-        inputs = Parts(resumed).inputs
+        inputs = RunComponents(resumed).inputs
         assert differing(recorded(read_record(run)), inputs) == [part]
         with pytest.raises(ConfigError, match="changed since"):
             check_same_inputs(resumed, run, inputs)
         with pytest.raises(ConfigError, match="fork a run that read what is there now"):
             check_same_inputs(fork, run.with_name("seed_7"), inputs)
         if part != "heldout":  # which a replay reads as well, and does not use
-            datamodule = RolloutDataModule(config(), Parts(config()))
+            datamodule = RolloutDataModule(config(), RunComponents(config()))
             datamodule.setup("fit")
             saved = torch.load(run / "replay" / "step_000001.ckpt", weights_only=False)["RolloutDataModule"]
             with pytest.raises(ConfigError, match="the checkpoint was written with another state of"):
@@ -171,7 +171,7 @@ def test_arms_that_differ_in_the_setting_that_decides_a_part_are_compared_in_tha
 
 def test_a_cell_is_refused_at_its_start_if_another_cell_of_the_study_read_something_else(folder, config, run, compose):
     cell = config("+study=leave_one_out", "study.arm=dapo", "seed=1", "study_name=four_sums")
-    inputs = Parts(cell).inputs
+    inputs = RunComponents(cell).inputs
     check_same_inputs(cell, run_path(cell, "dapo"), inputs)
     with pytest.raises(ConfigError, match="give the study a name of its own"):
         check_same_inputs(cell, run_path(cell, "dapo"), {**inputs, "problems": "other"})
@@ -198,14 +198,14 @@ def test_a_cell_that_is_found_twice_must_have_read_the_same(run, tmp_path):
 
 
 def test_a_chat_template_that_asks_for_the_time_gets_one_date_for_a_run_and_a_study(folder, config, run, monkeypatch):
-    read = Parts(config(), day=date(2026, 5, 4))
+    read = RunComponents(config(), day=date(2026, 5, 4))
     assert read.decode(read.train_prompts[0][0].ids).startswith("0405261+2=")
     first = date.fromisoformat(read_record(run)["prompt_date"])
     monkeypatch.setattr(same_inputs, "today", lambda: date(2031, 1, 1))
     resumed = config("resume=true", "budget.steps=2")
     assert prompt_day(resumed, run) == first
-    assert Parts(resumed, day=first).inputs == read_record(run)["inputs"]
-    assert differing(Parts(resumed, day=date(2031, 1, 1)).inputs, read_record(run)["inputs"]) == ["prompts"]
+    assert RunComponents(resumed, day=first).inputs == read_record(run)["inputs"]
+    assert differing(RunComponents(resumed, day=date(2031, 1, 1)).inputs, read_record(run)["inputs"]) == ["prompts"]
     assert prompt_day(config(), run) == date(2031, 1, 1)  # a new run
     cell = config("+study=leave_one_out", "study.arm=dapo", "study_name=dated")
     path = run_path(cell, "dapo")

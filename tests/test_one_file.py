@@ -13,7 +13,7 @@ import dapo_in_one_file
 import pytest
 from dapo_in_one_file import Settings
 
-from dapo_lit.build.parts import Parts
+from dapo_lit.build.components import RunComponents
 from dapo_lit.config import Config
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.policy.load import save_policy
@@ -36,7 +36,7 @@ SHORT = (f"budget.steps={STEPS}", "evaluation.every=0", "evaluation.samples=1", 
 
 def both(config: Config, settings: Settings, folder: Path, monkeypatch) -> tuple[list[dict], list[dict]]:
     """The rows of the package and of the file, which starts from the same policy."""
-    parts, rows, original = Parts(config), [], DAPOModule.training_step
+    parts, rows, original = RunComponents(config), [], DAPOModule.training_step
     save_policy(folder / "policy", parts.policy, parts.tokenizer, {})
 
     def recorded(module: DAPOModule, batch, batch_idx: int) -> None:

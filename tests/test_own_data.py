@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from dapo_lit.build.parts import Parts
+from dapo_lit.build.components import RunComponents
 from dapo_lit.train import train
 
 TRL_REWARD = '''
@@ -51,7 +51,7 @@ def run(compose, tmp_path, monkeypatch) -> Path:
     for name, rows in (("train", sums[:2] + chats[2:]), ("heldout", others)):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = compose(
-        f"policy.path={Parts(compose()).policy_folder}", "task.name=file",
+        f"policy.path={RunComponents(compose()).policy_folder}", "task.name=file",
         "task.columns={problem: prompt, answer: solution}", f"task.path={tmp_path / 'train.jsonl'}",
         f"task.eval_path={tmp_path / 'heldout.jsonl'}", "task.label=own", "reward.function=own_trl_reward.closeness",
         LOGGER, "+callbacks.steps={_target_: own_callbacks.Steps, file: '{run}/steps.txt'}",

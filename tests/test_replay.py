@@ -13,7 +13,7 @@ import yaml
 from damages import resealed
 from plain_losses import losses_of
 
-from dapo_lit.build.parts import Parts
+from dapo_lit.build.components import RunComponents
 from dapo_lit.cli.fork import for_each_state
 from dapo_lit.cli.run_summary import what_next
 from dapo_lit.config import Config, ConfigError
@@ -108,7 +108,7 @@ def test_the_command_writes_a_table_of_tokens_an_arm_and_a_summary(recorded_run,
     name = "dapo+overlong_filtering@clip.high=0.5"
     summary = pd.read_csv(out / "summary.csv", index_col="arm")
     assert summary.index.tolist() == ["dapo", name]
-    texts = Parts(recording.config).tokenizer
+    texts = RunComponents(recording.config).tokenizer
     tokens = pd.read_parquet(out / f"{name}.parquet")
     assert tokens["text"].tolist() == [texts.decode([i]) for i in tokens["token_id"]]
     assert summary.loc["dapo", "loss"] == row(recorded_run, 3)["loss/policy"]

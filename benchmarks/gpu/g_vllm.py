@@ -63,7 +63,7 @@ def measured(tiny: bool) -> Iterator[tuple[str, float | bool]]:
         yield "repeats", all(again[s.key] == s.response_ids.tolist() for s in first)
         if ON_GPU:
             yield "awake_gb", used_gb()
-            engine.rest()
+            engine.release_memory()
             yield "asleep_gb", used_gb()
             engine.sync_weights(model.state_dict().items(), 1)
             samples = list(engine.generate(requests(4), Sampling(32)))

@@ -13,7 +13,7 @@ from dapo_lit.engines.vllm_engine.options import VllmSettings
 from dapo_lit.engines.vllm_server.command import ServerSettings
 from dapo_lit.engines.vllm_server.engine import VllmServerEngine
 from dapo_lit.policy.load import eos_ids
-from dapo_lit.ranks import ALONE, Ranks
+from dapo_lit.ranks import SINGLE_PROCESS, Ranks
 
 
 def build_engine(
@@ -22,7 +22,7 @@ def build_engine(
     rollout: Rollout,
     device: torch.device | None = None,
     max_tokens: int | None = None,
-    ranks: Ranks = ALONE,
+    ranks: Ranks = SINGLE_PROCESS,
     dtype: torch.dtype | None = None,
 ) -> RolloutEngine:
     """Builds the engine; it has no weights before its first sync_weights.

@@ -19,29 +19,29 @@ OWN = ("dapo_lit", "math_answers")
 
 
 def problems_digest(problems: Iterable[Problem]) -> str:
-    """Of ids, statements, answers and messages before them."""
+    """Digest of ids, statements, answers and messages before them."""
     return digest_of(
         json.dumps([p.id, p.problem, p.answer, [[*m.items()] for m in p.before]]).encode() for p in problems
     )
 
 
 def columns_digest(problems: Iterable[Problem]) -> str:
-    """Of the other columns, which a reward function may read."""
+    """Digest of the other columns, which a reward function may read."""
     return digest_of(json.dumps(dict(p.meta), default=str).encode() for p in problems)
 
 
 def prompts_digest(prompts: Iterable[Prompt]) -> str:
-    """Of the token ids."""
+    """Digest of the token ids."""
     return digest_of(prompt.ids.tobytes() for prompt in prompts)
 
 
 def template_digest(template: PromptTemplate) -> str:
-    """Of the template's text, wherever its file is."""
+    """Digest of the template's text, wherever its file is."""
     return digest_of([json.dumps([template.text, [[*m.items()] for m in template.messages]]).encode()])
 
 
 def benchmark_digest(benchmark: OpenBenchmark) -> str:
-    """Of problems, prompts, rule and sampling; where its file is does not matter."""
+    """Digest of problems, prompts, rule and sampling; where its file is does not matter."""
     settings, sampling = benchmark.settings, benchmark.sampling
     protocol = [settings.rule, settings.extraction, sampling.max_response_tokens, sampling.temperature, sampling.top_p]
     problems = problems_digest(prompt.problem for prompt in benchmark.prompts)

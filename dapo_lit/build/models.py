@@ -33,7 +33,7 @@ class Models:
     """None: no value model."""
 
 
-def put_together(policy: PreTrainedModel, config: Config) -> Models:
+def build_models(policy: PreTrainedModel, config: Config) -> Models:
     """Builds the models of the config around a policy, which may be on the meta device.
 
     Raises ValueError: adapters are asked for on matrices that the policy does not have.

@@ -26,7 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 from dapo_lit import screen
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.jobs import check_folders
-from dapo_lit.cli.overrides import check_overrides, flags_first, looks_only, parsed, quote_arms, written_out
+from dapo_lit.cli.overrides import check_overrides, flags_first, is_inspection, parsed, quote_arms, written_out
 from dapo_lit.config import Config, ConfigError, Section, config_folder, parse_as
 from dapo_lit.config.sections import section_of
 from dapo_lit.config.shipped import brings_regime
@@ -39,10 +39,10 @@ Schema = TypeVar("Schema", bound=Section)
 MAY_BE_STUDY = ("study", "experiment=", "regime=")
 """Prefixes of overrides that may make the run a cell of a study."""
 USERS = (UserError, FloatingPointError, OSError, HydraException, OmegaConfBaseException)
-"""Errors that the user can mend, which are reported without a traceback."""
+"""Errors that users can fix, which are reported without a traceback."""
 
 
-def reported(run: Callable[[], None]) -> int:
+def exit_code_of(run: Callable[[], None]) -> int:
     """Calls `run` and returns the exit code; a user's mistake is printed as one message."""
     try:
         run()
@@ -100,7 +100,7 @@ def run_command(
     """
     screen.install()
     prepared: list[tuple[list[str], Sweep | None]] = []
-    if code := reported(lambda: prepared.extend(checked(sys.argv[1:], schema, positional))):
+    if code := exit_code_of(lambda: prepared.extend(checked(sys.argv[1:], schema, positional))):
         return code
     return max(
         run_study(study) if study and run_study else run_arguments(line, run, schema, config_name)
@@ -147,7 +147,7 @@ def run_arguments(
             raise error
 
     if is_plain(arguments):
-        return reported(plain) or codes[0]
+        return exit_code_of(plain) or codes[0]
     return max([in_hydra(task, arguments, config_name), *codes])
 
 
@@ -192,10 +192,10 @@ def attempt(
 def in_hydra(task: Callable[[DictConfig], None], arguments: list[str], config_name: str) -> int:
     """Lets Hydra compose and call `task`; returns 2, after one line, for overrides that do not compose."""
     sys.argv[1:] = arguments  # where Hydra reads them
-    if looks_only(arguments):
+    if is_inspection(arguments):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `--help | head` ends quietly
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # raise them: Hydra would print several lines and exit with 1
-    return reported(hydra.main(version_base="1.3", config_path=str(config_folder()), config_name=config_name)(task))
+    return exit_code_of(hydra.main(version_base="1.3", config_path=str(config_folder()), config_name=config_name)(task))
 
 
 def composition_fault(error: Exception) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dapo_lit.cli.overrides import looks_only, parsed_overrides
+from dapo_lit.cli.overrides import is_inspection, parsed_overrides
 from dapo_lit.config import Config, ConfigError, config_folder
 from dapo_lit.config.foreign import foreign_config
 from dapo_lit.config.identity import flatten, kind_of, put
@@ -37,7 +37,7 @@ FIXED = (
 def for_each_state(arguments: Sequence[str]) -> list[list[str]]:
     """The command line of a fork study once for every state that it names; any other command line as it is."""
     typed = _typed(arguments)
-    if "study" not in typed or typed["study"] != FORK or looks_only(arguments):
+    if "study" not in typed or typed["study"] != FORK or is_inspection(arguments):
         return [list(arguments)]
     if "fork.run" not in typed:
         raise ConfigError(

@@ -8,7 +8,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from dapo_lit.cli.config_tree import composed_tree, resolved
-from dapo_lit.cli.overrides import LISTED_SWEEPS, choices, looks_only, of_hydra, parsed_overrides
+from dapo_lit.cli.overrides import LISTED_SWEEPS, choices, is_inspection, of_hydra, parsed_overrides
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.shipped import switches_of
 from dapo_lit.study.designs import arm_name
@@ -29,7 +29,7 @@ def check_folders(arguments: Sequence[str]) -> None:
     """
     given = [override for override in parsed_overrides(arguments) if not of_hydra(override)]
     swept = [override for override in given if override.is_sweep_override()]
-    if looks_only(arguments) or not {"-m", "--multirun"} & {*arguments} or not swept:
+    if is_inspection(arguments) or not {"-m", "--multirun"} & {*arguments} or not swept:
         return
     plain = [str(override.input_line) for override in given if not override.is_sweep_override()]
     written: dict[str, str] = {}

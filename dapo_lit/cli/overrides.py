@@ -27,7 +27,7 @@ LOOKS_ONLY = ("--cfg", "-c", "--help", "-h", "--hydra-help", "--info", "-i", "--
 """Flags with which Hydra runs nothing."""
 
 
-def looks_only(arguments: Iterable[str]) -> bool:
+def is_inspection(arguments: Iterable[str]) -> bool:
     """True if Hydra will print something and run nothing."""
     return any(argument.split("=")[0] in LOOKS_ONLY for argument in arguments)
 

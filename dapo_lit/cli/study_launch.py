@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 
 from dapo_lit.cli.config_tree import composed_tree, resolved, with_literals
 from dapo_lit.cli.fork import check_changes, fork_arms
-from dapo_lit.cli.overrides import choices, looks_only, of_hydra, parsed_overrides
+from dapo_lit.cli.overrides import choices, is_inspection, of_hydra, parsed_overrides
 from dapo_lit.cli.workers import Cell
 from dapo_lit.config import Config, ConfigError, config_folder, parse
 from dapo_lit.config.shipped import base_of, is_group
@@ -93,7 +93,7 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None]:
     chosen = [override for override in given if override.key_or_group == "study"]
     if not chosen and not any(_is_study(o) for o in given if o.key_or_group == "experiment"):
         return list(arguments), None
-    if looks_only(arguments):
+    if is_inspection(arguments):
         return list(arguments), None
     others = [o for o in given if o not in chosen and o.key_or_group not in (ARM, SEED)]
     _check_overrides(others)

@@ -30,7 +30,7 @@ from dapo_lit.errors import suggestion
 __all__ = ["DataError", "load_heldout", "load_problems", "load_with_selection"]
 
 SHOWN_CHARS = 60
-"""Of a value in a message."""
+"""Characters of a value that a message quotes."""
 
 
 class FieldChecks:

@@ -195,7 +195,7 @@ class RolloutEngine(ABC):
     """A sampler with its own copy of, or view on, the policy's weights."""
 
     version: int | None = None
-    """Of the weights that the next samples come from; None: it has none."""
+    """Version of the weights that the next samples come from; None: the engine has none yet."""
     concurrency: int
     """Samples decoded at once; more wait for their turn."""
     reproducible: bool = False
@@ -228,7 +228,7 @@ class RolloutEngine(ABC):
         stream.submit(requests)
         return run_to_end(stream)
 
-    def rest(self) -> None:  # noqa: B027
+    def release_memory(self) -> None:  # noqa: B027
         """Called when no sample is wanted for a while: memory may be given back, and then `version` is None."""
 
     @abstractmethod

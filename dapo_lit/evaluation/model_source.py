@@ -19,7 +19,7 @@ from dapo_lit.policy.digests import local_folder, tokenizer_of
 from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer
 from dapo_lit.policy.lora import fingerprint, merge
 from dapo_lit.run_files import CHECKPOINTS, CONFIG, RECORD, check_kept, read_config, read_record
-from dapo_lit.runs.checkpoint_files import complete, fault
+from dapo_lit.runs.checkpoint_files import complete, damage_reason
 from dapo_lit.runs.checkpoint_weights import base_fingerprint, policy_weights
 
 EDGE = 1024
@@ -34,7 +34,7 @@ class EvaluatedModel:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     tokenizer_digest: str = ""
-    """Of the tokenizer's files and the tokens that end a response; empty: unknown."""
+    """Digest of the tokenizer's files and the tokens that end a response; empty: unknown."""
     day: date | None = None
     """The date in the prompts of the run that the model is from."""
 
@@ -98,7 +98,7 @@ def open_run_model(place: Path) -> tuple[EvaluatedModel, Config]:
     chosen = place if place.suffix == ".ckpt" else next(reversed(complete(run / CHECKPOINTS)), None)
     if chosen is None or not chosen.exists():
         raise ConfigError(f"{place}: no checkpoint there; a run writes one every trainer.checkpoint_every steps")
-    if reason := fault(chosen):
+    if reason := damage_reason(chosen):
         raise DamagedError(f"{chosen} is damaged ({reason}); choose another checkpoint in {chosen.parent}")
     folder = policy_folder(config.policy, config.task)
     model, tokenizer = load_model(folder, dtype=getattr(torch, config.policy.dtype)), load_tokenizer(folder)

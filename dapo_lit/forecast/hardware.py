@@ -90,5 +90,5 @@ class PlanConfig(Config):
     hardware: Annotated[Hardware, BeforeValidator(known_gpu)]
     """A name of the table above, or a mapping with the same values."""
     price_per_hour: PositiveFloat | None
-    """Of one GPU, in any currency; null: print no cost."""
+    """Price of one GPU in any currency; null: print no cost."""
     workload: Workload

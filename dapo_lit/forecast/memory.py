@@ -43,7 +43,7 @@ PARTS = {
 REFERENCE, VALUES = "reference policy, sharded", "value model, shards and states"
 STAYS = ("parameters, sharded", "optimiser states", REFERENCE, VALUES)
 GRAPHS_GIB = 2.0
-"""Of vLLM's compiled CUDA graphs; an assumption, nobody has measured it here."""
+"""Memory of vLLM's compiled CUDA graphs; an assumption, nobody has measured it here."""
 
 
 @dataclass(frozen=True)

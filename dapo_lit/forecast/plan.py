@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 VLLM_MEMORY_FRAC = 0.92
-"""Of a GPU's memory that a server of vLLM takes by default."""
+"""Share of a GPU's memory that a server of vLLM takes by default."""
 
 
 def plan(config: PlanConfig, overrides: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""After each rollout step: evaluation, the metrics row, files, the check whether to stop; and a run's checkpoints.
+"""Callbacks: evaluate, log and write after each step, and stop when asked to; save checkpoints.
 
 runs/checkpoint_files.py makes sure that a checkpoint under its final name is complete.
 """
@@ -18,7 +18,7 @@ from dapo_lit.files import remove_empty
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.preflight.idle_settings import FIRST_STEPS, idle_techniques
-from dapo_lit.ranks import ALONE, Ranks
+from dapo_lit.ranks import SINGLE_PROCESS, Ranks
 from dapo_lit.rollout.collect import ExhaustedError
 from dapo_lit.rollout.records import CollectedStep
 from dapo_lit.rollout.step_collection import LostSampleError, StopRequestedError
@@ -40,7 +40,9 @@ ALARM_16_BITS = 1e-2
 class Recorder(Callback):
     """Evaluates when it is due and writes one row per step; step 0 is the policy before training."""
 
-    def __init__(self, config: Config, folder: RunFolder, loggers: Loggers | None, ranks: Ranks = ALONE) -> None:
+    def __init__(
+        self, config: Config, folder: RunFolder, loggers: Loggers | None, ranks: Ranks = SINGLE_PROCESS
+    ) -> None:
         self.config = config
         self.ranks = ranks
         self.folder = folder
@@ -182,7 +184,7 @@ TOGETHER = (StopRequestedError, NonFiniteError, ExhaustedError, LostSampleError)
 class Checkpoints(Callback):
     """Saves the whole training state every `trainer.checkpoint_every` steps, at the end, and on an exception."""
 
-    def __init__(self, config: Config, folder: RunFolder, stop: StopSignal, ranks: Ranks = ALONE) -> None:
+    def __init__(self, config: Config, folder: RunFolder, stop: StopSignal, ranks: Ranks = SINGLE_PROCESS) -> None:
         self.ranks = ranks
         self.config = config
         self.every = config.trainer.checkpoint_every

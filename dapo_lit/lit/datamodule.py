@@ -14,8 +14,8 @@ from lightning import LightningDataModule
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import PreTrainedModel
 
+from dapo_lit.build.components import RunComponents
 from dapo_lit.build.engine import ranks_per_engine
-from dapo_lit.build.parts import Parts
 from dapo_lit.build.problem_sets import OpenBenchmark
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.inputs import differing, in_words, kind_of_part
@@ -94,13 +94,13 @@ class RolloutDataModule(LightningDataModule):
     def __init__(
         self,
         config: Config,
-        parts: Parts | None = None,
+        parts: RunComponents | None = None,
         stop_requested: Callable[[], bool] = lambda: False,
         ranks: Ranks | None = None,
     ) -> None:
         super().__init__()
         self.config = config
-        self.parts = parts or Parts(config)
+        self.parts = parts or RunComponents(config)
         self._checks = parts is None
         self._closed = False
         self.stop_requested = stop_requested

@@ -19,8 +19,8 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
+from dapo_lit.build.components import RunComponents
 from dapo_lit.build.models import keep_freed_memory
-from dapo_lit.build.parts import Parts
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.trainer import Trainer as TrainerConfig
 from dapo_lit.lit.callbacks import Checkpoints, Recorder
@@ -34,7 +34,7 @@ from dapo_lit.runs.checkpoint_weights import METADATA, check_entries
 from dapo_lit.runs.extensions import built
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.preemption import StopSignal
-from dapo_lit.runs.safe_loading import SafePlanner, SafeReader, load_file, only_state, only_tensors
+from dapo_lit.runs.safe_loading import SafePlanner, SafeReader, load_file, only_tensors, safe_state_types
 
 
 def build_trainer(config: Config, callbacks: list[Callback], devices: dict[str, Any] | None = None) -> Trainer:
@@ -71,7 +71,7 @@ def own_callbacks(config: Config, run: Path) -> list[Callback]:
 
 
 def fit(
-    config: Config, parts: Parts, start: StartPoint, loggers: Loggers | None, ranks: Ranks
+    config: Config, parts: RunComponents, start: StartPoint, loggers: Loggers | None, ranks: Ranks
 ) -> tuple[DAPOModule, StopSignal]:
     """Trains; `loggers` is given on rank 0 only."""
     stop = StopSignal()
@@ -92,7 +92,7 @@ def fit(
     if start.checkpoint and ranks.rank == 0:
         print(f"continuing from {start.checkpoint}")
     try:
-        with lost_rank_named(ranks.lost), only_state(start.checkpoint) if start.checkpoint else nullcontext():
+        with lost_rank_named(ranks.lost), safe_state_types(start.checkpoint) if start.checkpoint else nullcontext():
             trainer.fit(module, datamodule=datamodule, ckpt_path=start.checkpoint, weights_only=True)
     except (StopRequestedError, SIGTERMException):  # the checkpoint is written, the half-collected step dropped
         # The signal may have reached another rank only; or Lightning, before `install`, which then ends the first step

@@ -14,19 +14,19 @@ from lightning import LightningModule
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from dapo_lit.build.models import Fill, check_adapters, compiles, put_together, shard_and_fill
-from dapo_lit.build.parts import Parts
+from dapo_lit.build.components import RunComponents
+from dapo_lit.build.models import Fill, build_models, check_adapters, compiles, shard_and_fill
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.identity import with_defaults
 from dapo_lit.evaluation.sampled import Evaluation
 from dapo_lit.objective.diagnostics import finish
 from dapo_lit.objective.losses import finish_critic
 from dapo_lit.objective.tokens import NOTHING, Statistics
-from dapo_lit.policy.lora import fingerprint, first_values, only_trained
+from dapo_lit.policy.lora import fingerprint, init_adapters, only_trained
 from dapo_lit.policy.reference import Critic, Reference
 from dapo_lit.ranks import Ranks
 from dapo_lit.rollout.records import Group
-from dapo_lit.runs.safe_loading import only_state
+from dapo_lit.runs.safe_loading import safe_state_types
 from dapo_lit.seeds import random_state, restore_random_state
 from dapo_lit.step.batch import RolloutStep, TokenBatch
 from dapo_lit.step.loss import TokenData
@@ -87,38 +87,38 @@ class DAPOModule(LightningModule):
         self.policy_version = 0
         self.bad_updates_in_a_row = 0
         self.step_metrics: dict[str, float | None] = {}
-        """Of the updates of the last step."""
+        """Metrics of the last step's updates."""
         self.row: dict[str, Any] | None = None
         """All metrics of the last whole step; None as soon as they are in metrics.jsonl. A checkpoint that is saved
         because an evaluation failed has them, and the resumed run writes them first."""
         self.logs = True
         """True if metrics go to Lightning, about 1 ms each; False if no callback reads them."""
         self.base_fingerprint: int | None = None
-        """Of the weights that adapters are added to; None without adapters."""
+        """Fingerprint of the weights that adapters are added to; None without adapters."""
 
     def configure_model(self) -> None:
         """Builds the models on the CPU, so that they start alike on every device; Lightning, which calls this under its
         own device, moves them afterwards. Shards are filled on their device."""
         if self.policy is None:
-            models = put_together(self.build_policy(), self.config)
+            models = build_models(self.build_policy(), self.config)
             if self.config.trainer.strategy == "fsdp":
                 assert self.device_mesh is not None
                 mesh, device = self.device_mesh["data_parallel"], self.trainer.strategy.root_device
                 shard_and_fill(models, self.config, mesh, self.fill, device)
             for model in filter(None, (models.policy, models.critic)):
-                first_values(model, self.config.seed)
+                init_adapters(model, self.config.seed)
             self.policy, self.reference, self.critic = models.policy, models.reference, models.critic
             if self.config.policy.lora is not None:
                 self.base_fingerprint = fingerprint(models.policy)
 
     def _policy_of_parts(self) -> PreTrainedModel:
         parts = getattr(getattr(self._trainer, "datamodule", None), "parts", None)
-        return (parts or Parts(self.config)).policy
+        return (parts or RunComponents(self.config)).policy
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> Self:
         """Like Lightning's, but nothing that a checkpoint names is executed."""
-        with only_state(Path(checkpoint_path)):
+        with safe_state_types(Path(checkpoint_path)):
             module: Self = super().load_from_checkpoint(checkpoint_path, *args, **{**kwargs, "weights_only": True})
         return module
 
@@ -192,7 +192,7 @@ class DAPOModule(LightningModule):
         updates.run()
         self.bad_updates_in_a_row = updates.steps.bad_updates_in_a_row
         if self.reference:
-            self.reference.rest()
+            self.reference.release_memory()
         trained = time.perf_counter()
         self.policy_version += 1
         self.step_metrics = updates.metrics() | {

@@ -28,7 +28,7 @@ from dapo_lit.errors import DamagedError, UserError
 from dapo_lit.preflight.machine import check_devices
 from dapo_lit.ranks import LostRankError, Ranks
 from dapo_lit.ranks.watch import STARTED_BY, RankWatch
-from dapo_lit.runs.checkpoint_files import fault
+from dapo_lit.runs.checkpoint_files import damage_reason
 from dapo_lit.runs.run_folder import RunFolder
 
 Child = subprocess.Popen[bytes]
@@ -71,7 +71,7 @@ class RunStart:
         """The start for the other ranks, after they have taken part in checks of the checkpoints that rank 0 names."""
         while isinstance(found := self.ranks.first(lambda: None), Path):
             with suppress(OSError, DamagedError):  # rank 0 has the same error, and broadcasts None
-                fault(found, self.ranks)
+                damage_reason(found, self.ranks)
         return found
 
 

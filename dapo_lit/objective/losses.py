@@ -140,9 +140,9 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator) -
 
     With `d = logprobs - ref_logprobs`: k1 = d (unbiased, either sign), k2 = d^2 / 2 (biased, low variance), k3 =
     exp(-d) - 1 + d (unbiased, never negative; the term of GRPO, arXiv 2402.03300 Eq. 4; d is clamped to +-20 as in
-    `importance_ratio`). DAPO has none (section 2.3). Unbiased speaks of the value; the gradient of these as a loss term
-    is another matter. Over the policy's own samples that of k1 has mean 0, that of k2 is the gradient of the KL, and
-    that of k3 the gradient of KL(reference || policy).
+    `importance_ratio`). DAPO has none (section 2.3). Unbiased refers to the value. The gradients differ: over the
+    policy's own samples that of k1 has mean 0, that of k2 is the gradient of the KL, and that of k3 the gradient of
+    KL(reference || policy).
     """
     difference = at_least_float32(logprobs) - at_least_float32(ref_logprobs)
     match estimator:

@@ -26,7 +26,7 @@ from dapo_lit.screen import StatusLine
 from dapo_lit.seeds import pretraining_seed
 
 Report = Callable[[int, float], None]
-"""Of a stage's updates so far and the loss of the last."""
+"""Called with the number of a stage's updates so far and the loss of the last one."""
 _BUILD = 1
 """Increase it when the same spec gives another model, so that cached base policies are rebuilt."""
 

@@ -276,7 +276,7 @@ class _Sums:
             self.weight += d_logits.t() @ hidden[chunk]
 
     def gradients(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Of hidden states, weight and bias, in their own dtypes."""
+        """Gradients of hidden states, weight and bias, in their own dtypes."""
         weight, bias = (None if total is None else total.to(self.dtype) for total in (self.weight, self.bias))
         return self.hidden, weight, bias
 

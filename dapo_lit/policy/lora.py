@@ -33,7 +33,7 @@ MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "dow
 def add_adapters(model: PreTrainedModel, *, rank: int, alpha: float, targets: Sequence[str] = MATRICES) -> None:
     """Adds adapters to every matrix named in `targets`, in place, and freezes all other parameters.
 
-    Their values are undefined until `first_values` is called; the model may be on the meta device. Adapters are always
+    Their values are undefined until `init_adapters` is called; the model may be on the meta device. Adapters are always
     float32: updates of bfloat16 numbers with a small learning rate are lost to rounding.
     """
     from peft import LoraConfig, inject_adapter_in_model  # takes a second, and most runs have no use for it
@@ -67,7 +67,7 @@ def base_name(name: str) -> str:
 
 
 @torch.no_grad()
-def first_values(model: nn.Module, seed: int) -> None:
+def init_adapters(model: nn.Module, seed: int) -> None:
     """Initialises A uniformly within ±1 / sqrt(inputs), like peft, and B to zero: training starts at the base.
 
     Each A has its own generator, keyed by seed and name, so that shards get the same values on any number of ranks.

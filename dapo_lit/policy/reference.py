@@ -54,7 +54,7 @@ class Reference:
                 self.model.to(device)
             yield self.model
 
-    def rest(self) -> None:
+    def release_memory(self) -> None:
         """Frees the gathered weights of a sharded copy; a sharded policy's backward pass frees its own."""
         for module in (self.model, self.model.get_output_embeddings()):
             if isinstance(module, FSDPModule) and not self.is_policy:

@@ -162,8 +162,8 @@ def try_rewards(
     if verifier.function and 2 * num_right < len(right):
         warnings.append(
             f"{name} counts the reference answer as wrong in {len(right) - num_right} of {len(right)} problems "
-            f"(such as {_first_wrong(right, verdicts)!r}); if it asks for no more than the answer, nothing can be "
-            "learnt from those"
+            f"(such as {_first_wrong(right, verdicts)!r}); if the reward needs only the answer, no response "
+            "to those can ever be right"
         )
     if praised:
         warnings.append(f"{name} counts junk as right, such as {praised[0]!r}")

@@ -17,7 +17,7 @@ from dapo_lit.rollout.records import Prompt
 from dapo_lit.screen import printable
 
 SMALLEST_PART = 0.5
-"""Of a model's vocabulary, what its tokenizer must have more of. Vocabularies are padded by some percent at most."""
+"""A tokenizer must have more than this share of its model's vocabulary, which is padded by some percent at most."""
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, folder: str | Path) -> Finding:

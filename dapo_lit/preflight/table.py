@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 WIDTH = 11
-"""Of the column of names."""
+"""Characters in the column of names."""
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import torch
 
+from dapo_lit.build.components import RunComponents
 from dapo_lit.build.models import uses_gpu
-from dapo_lit.build.parts import Parts
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.policy.wrap import decoder_layers
 from dapo_lit.preflight.idle_settings import check_switches
@@ -16,7 +16,7 @@ from dapo_lit.preflight.prompts import check_prompts, check_tokenizer
 from dapo_lit.preflight.table import Finding, run_checks
 
 
-def check_run(parts: Parts) -> None:
+def check_run(parts: RunComponents) -> None:
     """Finds a user's mistakes before anything is computed, and prints what was checked; `preflight` skips most."""
     if not parts.config.preflight:
         _check_lengths(parts.config)
@@ -40,7 +40,7 @@ def check_run(parts: Parts) -> None:
     )
 
 
-def _find_base(parts: Parts) -> Finding:
+def _find_base(parts: RunComponents) -> Finding:
     """Which base policy the run starts from; pre-trains it where there is none yet."""
     base, task = parts.base, parts.config.task
     assert base is not None
@@ -62,7 +62,7 @@ def _check_lengths(config: Config) -> None:
         )
 
 
-def _check_device(parts: Parts) -> Finding:
+def _check_device(parts: RunComponents) -> Finding:
     trainer = parts.config.trainer
     if uses_gpu(trainer):
         check_devices(trainer, torch.cuda.device_count())
@@ -70,7 +70,7 @@ def _check_device(parts: Parts) -> Finding:
     return Finding(f"{parts.engine_device.type}, {size} process{'es' if size > 1 else ''}")
 
 
-def _check_problems(parts: Parts) -> Finding:
+def _check_problems(parts: RunComponents) -> Finding:
     train, heldout, study = parts.problems.train, parts.problems.heldout, parts.config.study
     if study and study.metric.startswith("task/") and study.metric not in parts.problems.metrics:
         logged = ", ".join(parts.problems.metrics) or "no metric of its own"
@@ -89,7 +89,7 @@ def _check_problems(parts: Parts) -> Finding:
     return Finding(f"{len(train):,} to train on; the rule can use every reference answer", warnings)
 
 
-def check_policy_parts(parts: Parts) -> Finding:
+def check_policy_parts(parts: RunComponents) -> Finding:
     config, found = parts.config, check_policy(parts.policy)
     if config.trainer.activation_checkpointing != "none" or config.compute_dtype != config.policy.dtype:
         try:
@@ -99,7 +99,7 @@ def check_policy_parts(parts: Parts) -> Finding:
     return found
 
 
-def _check_prompts(parts: Parts) -> Finding:
+def _check_prompts(parts: RunComponents) -> Finding:
     (train, num_long), (heldout, _) = parts.train_prompts, parts.heldout_prompts
     found = check_prompts(train, parts.template, parts.tokenizer, parts.policy)
     check_prompts(heldout, parts.template, parts.tokenizer, parts.policy)
@@ -107,7 +107,7 @@ def _check_prompts(parts: Parts) -> Finding:
     return replace(found, words=found.words + left)
 
 
-def _check_evaluation(parts: Parts) -> Finding:
+def _check_evaluation(parts: RunComponents) -> Finding:
     heldout = [prompt.problem for prompt in parts.heldout_prompts[0]]
     sets = {"task.eval_path": heldout} if parts.config.task.name == "file" else {}  # generated ones are apart by design
     sets |= {f"evaluation.benchmarks: {b.settings.name}": [p.problem for p in b.prompts] for b in parts.benchmarks}
@@ -121,7 +121,7 @@ def _check_evaluation(parts: Parts) -> Finding:
     return Finding(f"{len(heldout):,} held-out problems{', ' if named else ''}{named}", warnings)
 
 
-def _try_rewards(parts: Parts) -> Finding:
+def _try_rewards(parts: RunComponents) -> Finding:
     settings = parts.config.reward
     key = "task.path" if parts.config.task.name == "file" else f"task.name={parts.config.task.name}"
     found = try_rewards(parts.verifier, parts.problems.train, settings.extraction, settings.max_error_frac, key)
@@ -129,7 +129,7 @@ def _try_rewards(parts: Parts) -> Finding:
     return replace(found, warnings=(*found.warnings, *heldout.warnings))
 
 
-def _check_engine(parts: Parts) -> Finding:
+def _check_engine(parts: RunComponents) -> Finding:
     _ = parts.benchmarks  # what cannot be read ends the run here, without the checks above too
     rollout = parts.config.rollout
     try:

@@ -100,7 +100,7 @@ class Ranks:
         return self.rank % self.per_engine == 0
 
 
-ALONE = Ranks()
+SINGLE_PROCESS = Ranks()
 
 
 class Exchange:

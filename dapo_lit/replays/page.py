@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dapo_lit.build.parts import Parts
+from dapo_lit.build.components import RunComponents
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.errors import UserError
 from dapo_lit.lit.module import DAPOModule
@@ -25,7 +25,7 @@ from dapo_lit.replays.recorded_step import Recording, Replayed, replay, trained_
 from dapo_lit.replays.sketch import MOST_ALONG, Directions, derivative, saved_weights
 from dapo_lit.replays.tables import cosine, token_table
 from dapo_lit.rollout.records import Group
-from dapo_lit.runs.safe_loading import only_state
+from dapo_lit.runs.safe_loading import safe_state_types
 from dapo_lit.screen import with_status
 from dapo_lit.seeds import minibatch_seed
 from dapo_lit.step.batch import token_batch
@@ -48,7 +48,7 @@ COMPUTED: dict[str, tuple[Any, ...]] = {
 }
 """Keys below `algorithm`, and the values that the page can compute with."""
 FIELDS = ("switch", "label", "section", "equation", "on", "off", "colour")
-"""Of a technique."""
+"""Fields of a technique that the page shows."""
 RATIO_UNIT = 2.0**-24
 """A float32 between 0.5 and 2 is a whole number of these."""
 NATS_UNIT = 1e-3
@@ -177,8 +177,8 @@ class PolicyOfStep:
     """
 
     def __init__(self, recording: Recording, groups: Sequence[Group]) -> None:
-        parts = Parts(recording.config)
-        with only_state(recording.checkpoint):
+        parts = RunComponents(recording.config)
+        with safe_state_types(recording.checkpoint):
             self._module = DAPOModule.load_from_checkpoint(
                 recording.checkpoint, config=recording.config, build_policy=lambda: parts.policy
             )

@@ -16,12 +16,12 @@ import torch
 from lightning import Callback, Trainer
 from torch import Tensor
 
-from dapo_lit.build.parts import Parts
+from dapo_lit.build.components import RunComponents
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.foreign import foreign_config
 from dapo_lit.engines.protocol import PartialSample, RolloutEngine, Sample, SampleKey, SampleRequest, Sampling
 from dapo_lit.errors import DamagedError, UserError
-from dapo_lit.imports import only
+from dapo_lit.imports import allow_imports
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.fit import build_trainer
 from dapo_lit.lit.module import DAPOModule
@@ -30,11 +30,11 @@ from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.records import Group
 from dapo_lit.run_files import CONFIG, before_step, check_kept, kept_states, read_config, read_record, read_table
-from dapo_lit.runs.checkpoint_files import fault
+from dapo_lit.runs.checkpoint_files import damage_reason
 from dapo_lit.runs.checkpoint_weights import check_entries
 from dapo_lit.runs.resume import check_inputs, check_reference
 from dapo_lit.runs.rollout_table import rollouts_file
-from dapo_lit.runs.safe_loading import only_state
+from dapo_lit.runs.safe_loading import safe_state_types
 from dapo_lit.step.batch import MicroBatch, RolloutStep, TokenBatch
 
 
@@ -46,7 +46,7 @@ class Recording:
     config: Config
     checkpoint: Path
     samples: Mapping[SampleKey, Sample]
-    """Of the groups up to the last accepted one; finished groups that were carried in are in the checkpoint."""
+    """Samples of the groups up to the last accepted one; finished groups that were carried in are in the checkpoint."""
     scores: Mapping[SampleKey, Score]
     """The verdicts on them, which a replay under the same `reward` takes."""
     given: Container[str] | None = frozenset()
@@ -56,9 +56,9 @@ class Recording:
     day: date | None = None
     """The date in the run's prompts, if its chat template writes one."""
 
-    def parts(self, config: Config | None = None) -> Parts:
+    def parts(self, config: Config | None = None) -> RunComponents:
         """The parts of the run, or of an arm with another config."""
-        return Parts(config or self.config, day=self.day)
+        return RunComponents(config or self.config, day=self.day)
 
     @property
     def num_groups(self) -> int:
@@ -86,7 +86,7 @@ def open_recording(run: Path, step: int | None, given: Container[str] | None = f
     checkpoint = before_step(run, chosen)
     if checkpoint.is_dir():
         raise UserError(f"{checkpoint} was written by several processes; a replay reads recordings of one")
-    if reason := fault(checkpoint):
+    if reason := damage_reason(checkpoint):
         raise DamagedError(f"{checkpoint} is damaged ({reason}); {recorded}")
     rows = read_table(rollouts_file(run, chosen))
     examined = rows[rows["examined"]].to_dict("records")
@@ -96,7 +96,7 @@ def open_recording(run: Path, step: int | None, given: Container[str] | None = f
     day = datetime.fromisoformat(str(record["prompt_date"])).date() if record.get("prompt_date") else None
     recording = Recording(chosen, config, checkpoint, by_key, scores, given, day)
     if record.get("inputs"):
-        with only(given):
+        with allow_imports(given):
             inputs = recording.parts(without_benchmarks(config)).inputs
         check_inputs(run, config.model_dump(mode="json"), inputs, "replay a run that read what is there now")
     return recording
@@ -234,7 +234,7 @@ class Replayed:
     batch: TokenBatch | None
     """None: no group to learn from."""
     metrics: dict[str, float | None]
-    """Of the updates, under the names in metrics.jsonl."""
+    """Metrics of the updates, under the names in metrics.jsonl."""
     log: TokenLog
 
 
@@ -258,12 +258,12 @@ def replay(recording: Recording, config: Config, weights_in: Path | None = None)
 
     Raises UntrustedError for code that the config names and the user did not.
     """
-    with only(recording.given):
+    with allow_imports(recording.given):
         return _replay(recording, config, weights_in)
 
 
 def trained_weights(module: DAPOModule) -> list[Tensor]:
-    """The policy's, in the order of a gradient in the log."""
+    """Trainable parameters, in the order of the logged gradients."""
     return [p for p in module.policy.parameters() if p.requires_grad]
 
 
@@ -289,7 +289,7 @@ def _replay(recording: Recording, config: Config, weights_in: Path | None) -> Re
     one_step = _OneStep()
     trainer = build_trainer(config, [one_step], {"accelerator": config.trainer.accelerator, "devices": 1})
     check_entries(recording.checkpoint)
-    with only_state(recording.checkpoint):
+    with safe_state_types(recording.checkpoint):
         trainer.fit(module, datamodule=datamodule, ckpt_path=recording.checkpoint, weights_only=True)
     # Module and trainer hold each other, and Python looks for such circles too late: what is large goes now.
     module.to("meta")

@@ -26,7 +26,7 @@ MOST_ALONG = 16
 SMALL_REST = 0.01
 """A gradient of whose square less than this share lies across the directions so far gives no new one."""
 STEP = 1e-4
-"""Of the weights' norm: how far they move to either side for a derivative."""
+"""How far weights move to either side for a derivative, as a share of their norm."""
 
 
 class Directions:

@@ -36,7 +36,7 @@ class _Response:
     """Results of workers that are still missing."""
     timed_out: bool = False
     error: str | None = None
-    """Of a weighted reward other than correctness."""
+    """Error of a weighted reward other than correctness."""
 
 
 class Verifier:

@@ -117,7 +117,7 @@ class Collector:
         surplus = self._settle(collection)
         metrics = sampling_metrics(collection, accepted, self.carried, policy_version)
         metrics["sampling/keep_rate"] = self.keep_rate.value
-        self.setup.engine.rest()  # before anything is returned: if it fails, the state goes back
+        self.setup.engine.release_memory()  # before anything is returned: if it fails, the state goes back
         metrics |= collection.costs()
         return CollectedStep(step, policy_version, accepted, generated, metrics, surplus, collection.tokens_generated)
 

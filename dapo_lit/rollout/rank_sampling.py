@@ -117,7 +117,7 @@ class RankSampling:
         self._scored: list[Completion] = []
         self._withdrawn: dict[SampleKey, PartialSample] = {}
         self.failure: Exception | None = None
-        """Of the last tick. It is raised once the other ranks have the report of it."""
+        """Error of the last tick. It is raised once the other ranks have the report of it."""
         self.generate_s = self.verify_s = 0.0
 
     def submit(self, requests: Sequence[SampleRequest]) -> None:

@@ -64,9 +64,9 @@ class Group(ArrayRecord):
     missing: list[Completion] = field(default_factory=list)
     """Those whose verification was late or failed.
 
-    A missing completion is left out, and its group is kept: with a chance m(y) that the verdict on y is missing, each
-    completion then counts 1 - m(y) of what it should. Dropping its group would leave that as it is, and besides weigh
-    the problem by the chance that none of G verdicts is missing: a selection of problems that grows with G.
+    A missing completion is left out, and its group is kept. With P(missing | y) = m(y), each completion is weighted by
+    1 - m(y) in expectation. Dropping the group keeps that bias and also favours problems with few missing verdicts, the
+    more so the larger G is.
     """
 
     @property

@@ -8,15 +8,17 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from dapo_lit.files import DRAFT, draft_of, force_to_disk, naming, put_in_place
+from dapo_lit.files import DRAFT, add_path_to_oserror, draft_of, force_to_disk, put_in_place
 from dapo_lit.manifest import MANIFEST, difference, read_manifest, sum_of
-from dapo_lit.ranks import ALONE, Ranks
-from dapo_lit.runs.bind import bind, step_of
+from dapo_lit.ranks import SINGLE_PROCESS, Ranks
+from dapo_lit.runs.run_manifest import step_of, update_manifest
 
 KEPT = 2
 
 
-def write_checkpoint(final: Path, write: Callable[[Path], None], ranks: Ranks = ALONE, kept: int | None = KEPT) -> None:
+def write_checkpoint(
+    final: Path, write: Callable[[Path], None], ranks: Ranks = SINGLE_PROCESS, kept: int | None = KEPT
+) -> None:
     """Lets `write` make a draft file or folder, completes it under the name `final` and removes old checkpoints.
 
     With several ranks all of them write, and rank 0 renames once they have. `kept`: how many checkpoints to keep; None:
@@ -26,7 +28,7 @@ def write_checkpoint(final: Path, write: Callable[[Path], None], ranks: Ranks = 
     if ranks.rank == 0:
         draft_of(final)  # removes that of a killed process
     ranks.gather(None)
-    with naming(final):
+    with add_path_to_oserror(final):
         write(draft)
     _complete(draft, final, ranks, kept)
 
@@ -52,7 +54,7 @@ def _complete(draft: Path, final: Path, ranks: Ranks, kept: int | None) -> None:
         return
     # A state for a replay is kept for ever, and no run continues from it.
     everything = {file: found for _, part in reports for file, found in part.items()}
-    bind(final.parent.parent, step_of(final.name) if kept else None, everything)
+    update_manifest(final.parent.parent, step_of(final.name) if kept else None, everything)
     put_in_place(draft, final)
     for old in complete(final.parent)[:-kept] if kept else ():
         remove(old)
@@ -69,7 +71,7 @@ def complete(folder: Path) -> list[Path]:
     return sorted(folder.glob("step_*.ckpt"))
 
 
-def fault(checkpoint: Path, ranks: Ranks = ALONE) -> str | None:
+def damage_reason(checkpoint: Path, ranks: Ranks = SINGLE_PROCESS) -> str | None:
     """Why a checkpoint cannot be loaded; None if it is as the run's manifest has it. Reads all of it.
 
     Of several ranks each reads the files that a rank of its number wrote; all get one verdict, or raise one OSError.
@@ -93,14 +95,14 @@ def fault(checkpoint: Path, ranks: Ranks = ALONE) -> str | None:
     return found if files else f"{MANIFEST} does not name it"
 
 
-def newest_good(folder: Path, ranks: Ranks = ALONE) -> Path | None:
+def newest_good(folder: Path, ranks: Ranks = SINGLE_PROCESS) -> Path | None:
     """The newest intact checkpoint in `folder`; damaged newer ones are skipped with a warning.
 
     A damaged one is renamed to step_000010.ckpt.damaged, so that the run can save that step again.
     """
     for checkpoint in reversed(complete(folder)):
         ranks.first(checkpoint.absolute)  # the others check their files: RunStart.received
-        reason = fault(checkpoint, ranks)
+        reason = damage_reason(checkpoint, ranks)
         if reason is None:
             return checkpoint
         aside = checkpoint.with_name(checkpoint.name + ".damaged")

@@ -12,8 +12,8 @@ from dapo_lit.config.sections import EXECUTION, HORIZON
 from dapo_lit.errors import DamagedError
 from dapo_lit.manifest import sum_of
 from dapo_lit.run_files import CHECKPOINTS, before_step, read_config, read_metrics, read_record
-from dapo_lit.runs.bind import step_of
-from dapo_lit.runs.checkpoint_files import fault
+from dapo_lit.runs.checkpoint_files import damage_reason
+from dapo_lit.runs.run_manifest import step_of
 
 
 def changes_on_resume(run: Path, config: Config) -> dict[str, list[Any]]:
@@ -87,7 +87,7 @@ def forked_from(config: Config) -> tuple[Path | None, dict[str, Any]]:
     run, step = Path(config.fork.run), step_of(state.name)
     if not state.exists():
         raise ConfigError(f"{state}: no such training state; 'replay.record=[{step}]' of a run keeps it")
-    if reason := fault(state):
+    if reason := damage_reason(state):
         raise DamagedError(f"{state} is damaged ({reason}); fork from another step of {run}")
     digest = state_digest(config)
     # In place of the base policy's: forks of one state share their start, and of two states they do not.

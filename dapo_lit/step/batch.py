@@ -30,7 +30,7 @@ class MicroBatch:
     input_ids: Tensor
     """[T]"""
     lengths: list[int]
-    """Of the segments; they sum to T."""
+    """Lengths of the segments; they sum to T."""
     prompts: list[int] | None
     """The segment whose sequence each segment continues, or -1; None: nothing is shared."""
     continued: list[int] | None
@@ -257,7 +257,7 @@ class RolloutStep:
     started: float
     """time.perf_counter() when the step began."""
     metrics: dict[str, Any]
-    """Of sampling, in the keys of docs/metrics.md."""
+    """Metrics of sampling, under the keys of docs/metrics.md."""
 
     @property
     def step(self) -> int:
@@ -265,5 +265,5 @@ class RolloutStep:
 
     @property
     def policy_version(self) -> int:
-        """Of the weights that train on it."""
+        """Version of the weights that train on it."""
         return self.collected.policy_version

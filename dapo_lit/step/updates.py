@@ -36,13 +36,13 @@ class StepUpdates:
     forward: PolicyForward
     steps: OptimizerSteps
     backward: Callable[[Tensor], None]
-    """Of a loss, through whatever wraps the policy."""
+    """`loss.backward()`, through whatever wraps the policy."""
     step: int
     batch: TokenBatch
     tokens: TokenData
     """With advantages, on the CPU."""
     statistics: Statistics
-    """Of scoring; the updates add those of the first epoch."""
+    """Starts with what scoring measured; the updates add the first epoch's."""
     last_epoch: Statistics = NOTHING
     """Empty where the last epoch is the first."""
     real_tokens: int = 0

@@ -225,7 +225,7 @@ def test_after_new_weights_nothing_comes_from_the_batch_that_was_in_flight_nor_f
     stream.withdraw([request.key for request in given])
     executor.events.clear()
     if sleeps:
-        engine.rest()
+        engine.release_memory()
     stream = synced(engine).open(Sampling(max_response_tokens=40))
     assert executor.events == (["sleep", "wake weights", "weights", "wake kv_cache"] if sleeps else ["weights"])
     executor.from_cache.clear()

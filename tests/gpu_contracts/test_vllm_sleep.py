@@ -87,8 +87,8 @@ def test_weights_are_loaded_before_the_cache_takes_its_memory_and_the_scheduler_
     weights = [(name, torch.zeros(1)) for name in sorted(made._model._names)]
     made.sync_weights(weights, 0)
     made.open(Sampling(max_response_tokens=4))
-    made.rest()
-    made.rest()
+    made.release_memory()
+    made.release_memory()
     assert gpu.mapped == set()
     assert gpu.core.is_scheduler_paused()
     copied = {data.tag for data in gpu.allocator.pointer_to_data.values() if data.cpu_backup_tensor is not None}

@@ -23,7 +23,7 @@ from reference import Samples, Settings, padded
 from scripted_engine import ScriptedEngine, ScriptedResponse
 from torch import Tensor
 
-from dapo_lit.build.parts import Parts
+from dapo_lit.build.components import RunComponents
 from dapo_lit.config import Config
 from dapo_lit.engines.protocol import SampleKey
 from dapo_lit.lit.datamodule import RolloutDataModule
@@ -223,7 +223,7 @@ def samples_of(groups: Sequence[Any]) -> Samples:
     )
 
 
-def script(parts: Parts) -> Any:
+def script(parts: RunComponents) -> Any:
     """Responses by a hash of their key: right, wrong or truncated, of unequal lengths."""
     answers = {problem.id: problem.answer for problem in parts.problems.train}
     tokenizer, limit = parts.tokenizer, parts.config.task.max_response_tokens
@@ -252,7 +252,7 @@ def shape_of(model: Any) -> dict[str, float]:
 def run(out: Path, cell: str, config: Config) -> None:
     _, variant, algorithm = cell.split(":")
     with joined(config.trainer) as ranks:
-        parts = Parts(config)
+        parts = RunComponents(config)
         if variant != "ahead":
             parts._build_engine = lambda: ScriptedEngine(script(parts))  # type: ignore[method-assign]
         module = Probe(config, algorithm != "adamw", lambda: parts.policy, ranks, parts.fill)

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch.distributed.tensor import DTensor
 
-from dapo_lit.build.parts import Parts
+from dapo_lit.build.components import RunComponents
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import Config, parse
 from dapo_lit.lit.callbacks import Checkpoints, Recorder
@@ -97,7 +97,7 @@ def case(out: Path, name: str, size: int, config: Config, checkpoint: Path | Non
     """Runs a case and writes every step's record; with a checkpoint it goes on from there for one step."""
     label = f"{name}_resumed" if checkpoint else name
     with joined(config.trainer) as ranks:
-        parts, stop = Parts(config, ranks), StopSignal()
+        parts, stop = RunComponents(config, ranks), StopSignal()
         folder = RunFolder(out / label / str(size), resumes=False)
         for sub in ("rollouts", "eval", "checkpoints"):
             (folder.path / sub).mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dapo_lit.build.parts import Parts
+from dapo_lit.build.components import RunComponents
 from dapo_lit.cli.jobs import arm_of
 from dapo_lit.config import Config
 from dapo_lit.lit.callbacks import Checkpoints, Recorder
@@ -33,7 +33,7 @@ class Run:
     """A trainer that is ready to fit, with its parts at hand."""
 
     def __init__(self, config: Config, owner: str = "") -> None:
-        self.parts = Parts(config)
+        self.parts = RunComponents(config)
         self.folder = open_run(config, [], arm_of(config), owner)
         stop = StopSignal()
         loggers = Loggers(config, self.folder)

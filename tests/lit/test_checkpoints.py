@@ -14,7 +14,7 @@ from thread_ranks import ThreadRanks, on_ranks
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.processes import RunStart, StartPoint
 from dapo_lit.manifest import sum_of
-from dapo_lit.runs.checkpoint_files import complete, fault, newest_good, write_checkpoint
+from dapo_lit.runs.checkpoint_files import complete, damage_reason, newest_good, write_checkpoint
 from dapo_lit.runs.preemption import StopSignal, requeue_command
 from dapo_lit.runs.run_folder import RunFolder
 from dapo_lit.train import train
@@ -58,7 +58,7 @@ def test_a_damaged_checkpoint_is_skipped_set_aside_and_told(folder, capsys, shar
     assert (folder / "step_000002.ckpt.damaged").exists()
     save(folder, 2, sharded)  # the run comes by again
     assert newest_good(folder) == newest
-    assert fault(newest) is None
+    assert damage_reason(newest) is None
 
 
 def test_each_rank_sums_its_own_files_and_all_agree_on_the_checkpoint(folder, monkeypatch):

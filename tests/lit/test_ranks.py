@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from dapo_lit.data.problem import Problem
 from dapo_lit.ranks import Ranks
 from dapo_lit.rollout.records import Group
-from dapo_lit.runs.checkpoint_files import fault
+from dapo_lit.runs.checkpoint_files import damage_reason
 from dapo_lit.runs.checkpoint_weights import policy_weights
 
 ON_TWO_RANKS = [(case, 2) for case in ("tied", "ahead", *BESIDE)]
@@ -112,13 +112,13 @@ def test_a_run_of_two_ranks_with_its_value_model_or_adapters_goes_on_with_one(ru
 def test_a_sharded_checkpoint_is_whole_listed_and_read_by_one_process(runs, tmp_path):
     saved = runs["folder"] / "tied" / "2" / "checkpoints" / "step_000002.ckpt"
     assert {"meta.pt", "__0_0.distcp", "__1_0.distcp"} <= {file.name for file in saved.iterdir()}
-    assert fault(saved) is None
+    assert damage_reason(saved) is None
     weights = policy_weights(saved)
     for name, tensor in runs["tied", 2][0]["steps"][2]["weights"].items():
         assert torch.equal(weights[name], tensor), name
     copy = shutil.copytree(saved.parent.parent, tmp_path / "run") / "checkpoints" / saved.name
     (copy / "__1_0.distcp").unlink()
-    assert fault(copy) == "checkpoints/step_000002.ckpt/__1_0.distcp is missing"
+    assert damage_reason(copy) == "checkpoints/step_000002.ckpt/__1_0.distcp is missing"
 
 
 @pytest.mark.parametrize(("case", "options"), [("tied", ()), ("lora", ("policy.lora={rank: 4, alpha: 32}",))])

@@ -5,7 +5,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config
 
 from dapo_lit.policy.lora import (
     add_adapters,
-    first_values,
+    init_adapters,
     is_adapter,
     merge,
     merged_matrix,
@@ -28,7 +28,7 @@ def base(seed: int = 0, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
 def adapted(seed: int = 0, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     model = base(dtype=dtype)
     add_adapters(model, rank=3, alpha=6.0, targets=["q_proj", "down_proj"])
-    first_values(model, seed)
+    init_adapters(model, seed)
     return model
 
 
@@ -56,7 +56,7 @@ def test_the_merged_matrix_is_the_hand_worked_one():
     assert narrow.item() == torch.tensor(3.025625).bfloat16().item()
 
 
-def test_first_values_depend_on_the_seed_and_the_name_and_on_nothing_drawn_before():
+def test_first_values_of_adapters_depend_on_the_seed_and_the_name_and_on_nothing_drawn_before():
     one = adapted()
     torch.manual_seed(99)
     again, other = adapted(), adapted(seed=1)

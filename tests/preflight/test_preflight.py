@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dapo_lit.build.parts import Parts
+from dapo_lit.build.components import RunComponents
 from dapo_lit.config import ConfigError
 from dapo_lit.preflight.idle_settings import idle_techniques
 from dapo_lit.preflight.training import check_run
@@ -16,7 +16,7 @@ ROWS = [
 
 
 def test_a_run_prints_one_row_a_check_and_then_its_warnings(compose, capsys):
-    parts = Parts(compose("algorithm.clip.high=0.2"))
+    parts = RunComponents(compose("algorithm.clip.high=0.2"))
     with parts.verifier:
         check_run(parts)
     first, *lines = capsys.readouterr().out.splitlines()
@@ -43,11 +43,11 @@ def test_a_run_prints_one_row_a_check_and_then_its_warnings(compose, capsys):
 def test_preflight_false_tries_nothing_out(compose, capsys, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "rewards"))
     settings = ("reward.function=reward_functions.absent", "policy.dtype=bfloat16")
-    parts = Parts(compose(*settings, "preflight=false"))
+    parts = RunComponents(compose(*settings, "preflight=false"))
     with parts.verifier:
         check_run(parts)
     assert capsys.readouterr().out == ""
-    parts = Parts(compose(*settings))
+    parts = RunComponents(compose(*settings))
     with pytest.raises(ConfigError, match="16-bit weights"):
         check_run(parts)
 

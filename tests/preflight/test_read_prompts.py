@@ -8,7 +8,7 @@ import pytest
 from tiny_policy import TINY
 
 from dapo_lit import chat_template
-from dapo_lit.build.parts import Parts
+from dapo_lit.build.components import RunComponents
 from dapo_lit.data.problem import Problem
 from dapo_lit.errors import UserError
 from dapo_lit.policy.base import character_tokenizer, random_model
@@ -45,7 +45,7 @@ def checked(compose, base, tmp_path, capsys) -> Check:
             "policy=hf", f"policy.path={base}", "task.max_prompt_tokens=60", "task.max_response_tokens=20",
             "algorithm.overlong.cache_tokens=5", "algorithm.optimizer.lr=1e-6",
         ]  # fmt: skip
-        parts = Parts(compose(*settings, *(o.format(file=file) for o in overrides), small=False))
+        parts = RunComponents(compose(*settings, *(o.format(file=file) for o in overrides), small=False))
         parts.tokenizer.chat_template = chat
         with parts.verifier:
             check_run(parts)

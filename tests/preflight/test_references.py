@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dapo_lit.build.parts import Parts
+from dapo_lit.build.components import RunComponents
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.rows import DataError
 from dapo_lit.preflight.problems import check_references
@@ -102,7 +102,7 @@ def printed(compose, tmp_path, capsys) -> Callable[..., str]:
             "task.name=file", f"task.path={tmp_path / 'rows.jsonl'}", "task.eval_path=null", "task.label=own",
             f"task.template={tmp_path / 'bare.yaml'}",
         )  # fmt: skip
-        parts = Parts(compose(f"policy.path={Parts(compose()).policy_folder}", *settings, *overrides))
+        parts = RunComponents(compose(f"policy.path={RunComponents(compose()).policy_folder}", *settings, *overrides))
         with parts.verifier:
             check_run(parts)
         return capsys.readouterr().out

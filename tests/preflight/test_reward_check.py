@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from small_runs import Run
 
-from dapo_lit.build.parts import Parts
+from dapo_lit.build.components import RunComponents
 from dapo_lit.errors import RewardError
 from dapo_lit.preflight.training import check_run
 from dapo_lit.replays.recorded_step import open_recording, replay
@@ -33,7 +33,7 @@ def _functions(monkeypatch):
 )
 def test_a_run_with_a_function_that_cannot_score_is_refused(compose, name, said):
     path = f"reward_functions.{name}"
-    parts = Parts(compose(f"reward.function={path}"))
+    parts = RunComponents(compose(f"reward.function={path}"))
     with parts.verifier, pytest.raises(WorkersLostError if name == "absent" else RewardError, match=said):
         check_run(parts)
 
@@ -47,7 +47,7 @@ def test_a_run_with_a_function_that_cannot_score_is_refused(compose, name, said)
     ],
 )
 def test_verdicts_that_look_wrong_are_warned_about(compose, capsys, name, said):
-    parts = Parts(compose(f"reward.function=reward_functions.{name}"))
+    parts = RunComponents(compose(f"reward.function=reward_functions.{name}"))
     with parts.verifier:
         check_run(parts)
     assert f"warning: reward.function=reward_functions.{name} {said}" in capsys.readouterr().out

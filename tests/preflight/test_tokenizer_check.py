@@ -6,7 +6,7 @@ import shutil
 import pytest
 from tiny_policy import TINY
 
-from dapo_lit.build.parts import Parts
+from dapo_lit.build.components import RunComponents
 from dapo_lit.config import ConfigError
 from dapo_lit.data.sources import DataError
 from dapo_lit.errors import UserError
@@ -19,19 +19,19 @@ ARCHITECTURE = TINY | {"max_position_embeddings": 1024}
 
 @pytest.fixture
 def parts(compose):
-    return Parts(compose())
+    return RunComponents(compose())
 
 
 @pytest.mark.parametrize("characters", ["01", "".join(map(chr, range(33, 127)))])
 def test_a_tokenizer_of_another_model_is_refused_by_the_folder(compose, tmp_path, characters):
-    own = Parts(compose()).policy_folder
+    own = RunComponents(compose()).policy_folder
     folder = tmp_path / "mixed"
     shutil.copytree(own, folder)
     for file in folder.glob("*token*"):
         file.unlink()
     character_tokenizer(characters).save_pretrained(folder)
     with pytest.raises(ConfigError, match=rf"policy.path={folder}: .*tokenizer"):
-        check_run(Parts(compose(f"policy.path={folder}")))
+        check_run(RunComponents(compose(f"policy.path={folder}")))
 
 
 def test_a_tokenizer_with_a_padded_model_or_an_added_token_beyond_it_is_accepted(parts):
@@ -54,7 +54,7 @@ def test_problems_with_a_character_that_the_policy_does_not_know_are_refused_by_
     (tmp_path / "bare.yaml").write_text('answer_format: none\ntext: "{problem}"\n')
     settings = [f"policy.path={folder}", f"task.path={file}", f"task.template={tmp_path / 'bare.yaml'}"]
     config = compose("task=gsm8k", "reward=number", "task.eval_path=null", "policy=tiny", *settings, small=False)
-    parts = Parts(config)
+    parts = RunComponents(config)
     with parts.verifier, pytest.raises(DataError, match=r"2 of 4 .*'-'.*'×'"):
         check_run(parts)
 

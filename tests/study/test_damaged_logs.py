@@ -174,7 +174,7 @@ def test_a_reward_that_is_not_finite_spoils_its_run_and_no_other(tmp_path: Path,
     _, notes, left_out = import_runs("trl", [logs], tmp_path / "out", None)
     assert not left_out
     assert any("NaN or infinite" in note and "a/seed_0" in note for note in notes)
-    assert [run.name for run in load(tmp_path / "out") if run.spoilt("rollout/reward")] == ["a/seed_0"]
+    assert [run.name for run in load(tmp_path / "out") if run.has_nonfinite("rollout/reward")] == ["a/seed_0"]
     assert answer(report.main, "--from", "trl", logs, "--output", tmp_path / "page")[0] == 0
     with pytest.raises(StudyError, match="of every run"):
         import_runs("trl", [written(tmp_path / "all", {STATE: every(value)})], tmp_path / "out", None)

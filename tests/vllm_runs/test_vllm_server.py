@@ -20,7 +20,7 @@ from command_line import SMALL
 from transformers import PreTrainedModel
 from vllm_case import requests
 
-from dapo_lit.build.parts import Parts
+from dapo_lit.build.components import RunComponents
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.engines.protocol import Sampling, run_to_end
@@ -88,7 +88,7 @@ def server(cache: Path, tmp_path_factory: pytest.TempPathFactory):
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(ConfigError) as told:
-        check_run(Parts(composed(url, folder)))
+        check_run(RunComponents(composed(url, folder)))
     [command] = [line for line in str(told.value).splitlines() if " vllm serve " in line]
     log = folder / "server.log"
     process = start(command, log)
@@ -105,7 +105,7 @@ def server(cache: Path, tmp_path_factory: pytest.TempPathFactory):
 @pytest.fixture(scope="module")
 def model(server: Server) -> PreTrainedModel:
     """The policy that the server was started for, with weights far from each other."""
-    return vllm_case.random_model(Parts(composed(server.url, server.folder)).policy.config)
+    return vllm_case.random_model(RunComponents(composed(server.url, server.folder)).policy.config)
 
 
 EOS = 1

@@ -39,7 +39,7 @@ class Cache:
         """Rows that fit."""
         self._laid_out = [flat.view(2, 0, num_keys, 0, head_dim) for flat in self._flat]
         self.layers = self._laid_out
-        """Of the rows in use."""
+        """Keys and values of the rows in use, layer by layer."""
         self.first = 0
         """The first slot in use."""
         self.starts = torch.zeros(0, dtype=torch.int64, device=device)

@@ -21,8 +21,8 @@ _PREFILL_TOKENS = 8192
 """Prompt tokens of one prefill, padding included; bounds its memory."""
 _FEWEST_PLACES = 4
 """With fewer rows, products on a CPU are summed in another order; no batch of as many rows gets fewer places."""
+# A nucleus is small as a rule: these are sorted first, and the whole vocabulary only where they do not reach top-p.
 _FIRST_CANDIDATES = 64
-"""Of the nucleus of top-p, looked at before more."""
 
 
 @dataclass(frozen=True)

@@ -222,7 +222,7 @@ class VllmEngine(RolloutEngine):
         self.preemptions: int = 0
         return VllmStream(self.llm.llm_engine, self.settings.max_model_tokens, self._eos_ids, sampling, self.version)
 
-    def rest(self) -> None:
+    def release_memory(self) -> None:
         """Gives GPU memory back until the next sync_weights, which brings other weights: these are not kept."""
         if self.settings.sleep and not self._asleep:
             self.llm.sleep(level=2)  # level 1 would keep a copy of the weights in the host's memory

@@ -11,7 +11,7 @@ import torch.distributed as dist
 CPU_BLOCK_SIZE = 32
 """Tokens of the cache that are shared as one; its attention kernel wants a multiple of this."""
 RESERVED_BYTES = 4 << 30
-"""Of a GPU for vLLM's activations, its CUDA graphs and the driver, besides weights and cache."""
+"""GPU memory for vLLM's activations, its CUDA graphs and the driver, in addition to weights and cache."""
 
 
 @dataclass(frozen=True)

@@ -31,12 +31,12 @@ from dapo_lit.engines.vllm_server.servers import Servers
 from dapo_lit.engines.vllm_server.stream import VllmServerStream
 from dapo_lit.engines.vllm_server.transfer import NcclTransfer
 from dapo_lit.files import replacing
-from dapo_lit.ranks import ALONE, Ranks
+from dapo_lit.ranks import SINGLE_PROCESS, Ranks
 
 SERVER_VERSION = "0.32."
 """Prefix of supported server versions: their routes are not a stable interface."""
 SHARD_BYTES = 1 << 30
-"""Of a file of weights, which is what is in memory of them at once."""
+"""Size of one file of weights: as much of them is in memory at once."""
 
 
 class VllmServerEngine(RolloutEngine):
@@ -54,7 +54,7 @@ class VllmServerEngine(RolloutEngine):
         eos_ids: Sequence[int],
         dtype: torch.dtype,
         settings: ServerSettings,
-        ranks: Ranks = ALONE,
+        ranks: Ranks = SINGLE_PROCESS,
     ) -> None:
         self.settings = settings
         everywhere = settings.max_batch_size * len(settings.urls)

@@ -34,7 +34,7 @@ class Found:
     n: int
     """Base policies."""
     verdict: str
-    """Of the registered test; empty where the comparison was not registered."""
+    """Verdict of the registered test; empty where the comparison was not registered."""
     points: float
     low: float
     high: float
@@ -51,7 +51,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Advice:
-    """One technique in one run."""
+    """Whether a technique can act in a run, and similar studies."""
 
     technique: str
     on: bool | None

@@ -84,7 +84,7 @@ def costs(runs: Runs, contrast: Contrast, key: str) -> dict[str, Cost]:
     """
     if not contrast.technique and not contrast.pair:
         return {}
-    pairs = sides((run for run in runs.usable if not run.spoilt(key)), contrast)
+    pairs = sides((run for run in runs.usable if not run.has_nonfinite(key)), contrast)
     found = {axis: _on_axis(pairs, key, axis) for axis in BUDGETS}
     return {axis: cost for axis, cost in found.items() if cost}
 
@@ -116,7 +116,7 @@ def at_equal_tokens(
     budgets: the registered ones; none: four equal parts of the largest that every pair was measured at, which depends
         on the data.
     """
-    found = sides((run for run in runs.usable if not run.spoilt(key)), contrast)
+    found = sides((run for run in runs.usable if not run.has_nonfinite(key)), contrast)
     pairs = [[_mean(measured(run, key, "tokens_generated") for run in side) for side in both] for both in found]
     if not pairs or not all(curve.at_every_step for pair in pairs for curve in pair):
         return []

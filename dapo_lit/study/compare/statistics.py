@@ -89,7 +89,7 @@ def paired_t_power(effect_sd: float, n: int) -> float:
 
 
 POWER = 0.8
-"""Of an effect that a number of seeds can show."""
+"""Probability with which a study finds an effect of the size that it is planned for."""
 
 
 def smallest_effect(n: int) -> float | None:

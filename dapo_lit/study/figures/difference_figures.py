@@ -46,7 +46,7 @@ def paired_differences(runs: Runs, contrast: Contrast, key: str, smooth: int = 1
 
     smooth: rows of a centred moving mean, taken over each run before the difference.
     """
-    cells = {(run.arm, run.seed): run for run in runs if run.usable and not run.spoilt(key)}
+    cells = {(run.arm, run.seed): run for run in runs if run.usable and not run.has_nonfinite(key)}
     columns: dict[int, pd.Series] = {}
     for seed in runs.seeds:
         arms = [(weight, cells.get((arm, seed))) for arm, weight in contrast.weights.items()]

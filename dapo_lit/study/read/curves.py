@@ -10,7 +10,7 @@ from scipy import optimize, stats
 from dapo_lit.study.read.run import AXES, Run, StudyError
 
 TRAINING_ACCURACY = "rollout/accuracy"
-"""Of all groups that a step generated, before any is filtered: the accuracy that every step measures."""
+"""Accuracy of all groups that a step generated, before any is filtered: every step measures it."""
 
 
 def curve(run: Run, key: str, x: str = "step", smooth: int = 1) -> pd.Series:

@@ -71,7 +71,7 @@ def import_runs(
         raise StudyError(
             f"no log has {' or '.join(wanted)}; name the primary metric with --metric, one of {', '.join(found)}"
         )
-    spoilt = [run.name for run, _ in runs.values() if run.spoilt(primary)]
+    spoilt = [run.name for run, _ in runs.values() if run.has_nonfinite(primary)]
     if len(spoilt) == len(runs):
         raise StudyError(f"{primary} is NaN or infinite at some step of every run; name another metric with --metric")
     write_packed([run for run, _ in runs.values()], out)

@@ -13,7 +13,7 @@ def ends(run: Run, key: str) -> tuple[float, float] | None:
     """Means of the first and last tenth of a metric's logged steps; None below two, or if one was NaN or infinite."""
     series = run.series(key)
     series = series[series.index > 0]
-    if len(series) < 2 or run.spoilt(key):
+    if len(series) < 2 or run.has_nonfinite(key):
         return None
     tenth = max(1, len(series) // 10)
     return float(series.iloc[:tenth].mean()), float(series.iloc[-tenth:].mean())

@@ -94,7 +94,7 @@ def outcome(run: Run, key: str) -> float | None:
     series = run.series(key)
     values = series.to_numpy()[series.index.to_numpy() > 0]
     count = len(values)
-    if not count or run.spoilt(key):
+    if not count or run.has_nonfinite(key):
         return None
     points = max(1, min(3, count // 3)) if count <= 30 else count // 10
     if key.startswith("eval/") and (run.config.get("evaluation") or {}).get("final_samples"):
@@ -107,7 +107,7 @@ def window_mean(run: Run, key: str, steps: tuple[int, int] | None) -> float | No
     if steps is None:
         return outcome(run, key)
     values = run.series(key).loc[steps[0] : steps[1]]
-    return None if values.empty or run.spoilt(key) else float(values.mean())
+    return None if values.empty or run.has_nonfinite(key) else float(values.mean())
 
 
 def scores(runs: Runs, key: str) -> dict[str, dict[int, float]]:

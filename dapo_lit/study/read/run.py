@@ -108,7 +108,7 @@ class Run:
     def _series(self) -> dict[str, pd.Series]:
         return {}
 
-    def spoilt(self, key: str) -> bool:
+    def has_nonfinite(self, key: str) -> bool:
         """True if a metric was NaN or infinite at some step; such a run is listed as unhealthy and not averaged."""
         return key in self.not_finite
 

@@ -76,7 +76,7 @@ def _run(run: Run, keys: Sequence[str], base: str) -> dict[str, Any]:
     rows = run.metrics
     columns = {key: run.series(key).reindex(rows.index) for key in [*AXES, *keys] if key in rows}
     values = {key: [float(f"{v:.6g}") if v == v else None for v in column] for key, column in columns.items()}
-    spoilt = [key for key in keys if run.spoilt(key)]
+    spoilt = [key for key in keys if run.has_nonfinite(key)]
     return {
         "arm": run.arm, "seed": run.seed, "base": base, "values": {"step": rows.index.tolist()} | values,
         "spoilt": spoilt,

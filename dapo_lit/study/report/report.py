@@ -136,7 +136,7 @@ def runs_section(results: Results) -> list[Part]:
     rows = [[f"{arm}/seed_{seed}", "missing", reason] for (arm, seed), reason in results.missing.items()]
     rows += [[folder, "unreadable", reason] for folder, reason in results.runs.unreadable.items()]
     for run in results.runs.usable:
-        used = "not averaged" if run.spoilt(results.metric) else "kept"
+        used = "not averaged" if run.has_nonfinite(results.metric) else "kept"
         rows += [[run.name, used, finding] for finding in findings(run)]
     caption = "Unhealthy runs stay in every average unless marked; missing ones have no pair at their seed."
     health: Part = Table("health", caption, ["run", "", "reason"], rows) if rows else "No run is missing or unhealthy."

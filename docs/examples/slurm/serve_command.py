@@ -9,9 +9,9 @@ for this token.
 
 import sys
 
+from dapo_lit.build.components import RunComponents
 from dapo_lit.build.engine import server_settings
-from dapo_lit.build.parts import Parts
-from dapo_lit.cli.command import compose, reported
+from dapo_lit.cli.command import compose, exit_code_of
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
 from dapo_lit.engines.vllm_server.command import serve_command, write_config
 
@@ -20,7 +20,7 @@ def main() -> None:
     program, servers, *overrides = sys.argv[1:]
     urls = ",".join(f"http://server-{n}:1" for n in range(int(servers)))  # only their number matters here
     config = compose(*overrides, f"rollout.vllm.server.urls=[{urls}]")
-    parts = Parts(config)
+    parts = RunComponents(config)
     model, dtype = ServedModel(parts.policy.config), parts.engine_dtype
     settings = server_settings(model.config, config.rollout, parts.longest_tokens)
     folder = write_config(model.config, dtype, settings.folder)
@@ -28,4 +28,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(reported(main))
+    sys.exit(exit_code_of(main))

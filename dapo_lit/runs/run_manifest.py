@@ -18,7 +18,9 @@ def step_of(name: str) -> int:
     return int(name.rpartition("step_")[2].partition(".")[0])
 
 
-def bind(run: Path, step: int | None, sums: Mapping[str, str] | None = None, config_hash: str | None = None) -> None:
+def update_manifest(
+    run: Path, step: int | None, sums: Mapping[str, str] | None = None, config_hash: str | None = None
+) -> None:
     """Writes the manifest as of a step, with the sums of tables that were written since.
 
     step: of the checkpoint that is about to get its name, or that training continues from; None: as it was.

@@ -34,20 +34,20 @@ from dapo_lit.engines.protocol import RolloutEngine, token_ids
 from dapo_lit.policy.digests import local_folder, model_of, tokenizer_of
 from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer
 from dapo_lit.policy.sharding import empty_model, load_shards
-from dapo_lit.ranks import ALONE, Ranks
+from dapo_lit.ranks import SINGLE_PROCESS, Ranks
 from dapo_lit.rewards.references import other_reading
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.metrics import MARK, WORDS
 from dapo_lit.rollout.records import Prompt
 
 
-class Parts:
+class RunComponents:
     """The parts of a run, each built on first use.
 
     day: the date in prompts whose chat template writes one; None: today.
     """
 
-    def __init__(self, config: Config, ranks: Ranks = ALONE, day: date | None = None) -> None:
+    def __init__(self, config: Config, ranks: Ranks = SINGLE_PROCESS, day: date | None = None) -> None:
         self.config = config
         self.ranks = ranks
         self.day = day or today()
