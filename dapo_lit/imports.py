@@ -1,9 +1,8 @@
 """Imports objects that a config names by a dotted path, such as a reward function.
 
 An import runs code, so a path needs the user's own word: a command line, a config that a command line chose, or a call
-in Python. The config in a run folder is data (SECURITY.md): while one is in use, `allow_imports` lists the paths that the
-user
-gave, and all others are refused.
+in Python. The config in a run folder is data (SECURITY.md): while one is in use, `allow_imports` lists the paths that
+the user gave, and all others are refused.
 """
 
 from collections.abc import Container, Iterator, Mapping
