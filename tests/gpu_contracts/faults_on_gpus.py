@@ -28,7 +28,7 @@ FAULTS_ON_GPUS = (
     Fault("the cache stays asleep after a sync", "engines/vllm_engine/engine.py",
         'self._wake("kv_cache")', "pass", (SLEEP, "-k", "loaded_before")),
     Fault("keys and values are repeated for grouped heads", "policy/attention.py",
-        'if repeats > 1 and "enable_gqa" in', 'if repeats > 99 and "enable_gqa" in', (ATTENTION, "-k", "not_repeated")),
+        "if repeats > 1 and takes_grouped_heads():", "if repeats > 99 and takes_grouped_heads():", (ATTENTION, "-k", "not_repeated")),
     Fault("the window of the kernel is one token too wide", "policy/attention.py", "window - 1, 0)", "window, 0)",
         (ATTENTION, "-k", "separate_sequences and window")),
     Fault("logits in 16 bits are rounded on a GPU too", "policy/head.py",

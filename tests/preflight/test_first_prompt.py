@@ -95,8 +95,8 @@ def test_two_bos_tokens_are_a_warning(printed, tmp_path):
     (tmp_path / "text.yaml").write_text('answer_format: none\ntext: "<|start|>{problem}"\n')
     doubled = printed([row()], chat="<|start|><|start|>" + CHATML, bos="<|start|>")
     assert (
-        "warning: prompts start with two '<|start|>', which models are not trained on, one of them written by the tokenizer"
-        in doubled
+        "warning: prompts start with two '<|start|>', which models are not trained on, one of them written by the "
+        "tokenizer" in doubled
     )
     assert "two '<|start|>'" not in printed([row()], bos="<|start|>")
 
