@@ -112,6 +112,8 @@ def looks(arms: Sequence[str]) -> dict[str, Look]:
     chosen = {arm: technique_look(names[arm]) for arm in arms if arm in names and switches.count(names[arm]) == 1}
     used = {(look.dash, look.marker) for look in chosen.values()}
     free = [look for look in map(numbered, range(36)) if (look.dash, look.marker) not in used]
+    taken = {look.colour for look in chosen.values()}
+    free.sort(key=lambda look: look.colour in taken)  # a colour of its own first: dashes alone are hard to tell apart
     others = (arm for arm in arms if arm not in chosen)
     chosen |= {arm: free[place] if place < len(free) else numbered(place) for place, arm in enumerate(others)}
     return {arm: chosen[arm] for arm in arms}

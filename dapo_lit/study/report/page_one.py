@@ -24,6 +24,8 @@ from dapo_lit.study.report.document import Part, Table
 from dapo_lit.study.report.results import Results
 from dapo_lit.techniques import REGISTER
 
+NAMED = 6
+"""Undecided comparisons that the first line names."""
 ROWS = 8
 """Exploratory effects in other metrics that are shown."""
 COLUMNS = [
@@ -42,18 +44,29 @@ def effects_table(results: Results, others: Sequence[Effect]) -> list[Part]:
     if not rows:
         return ["There is one arm only, or no two arms that differ in one technique: nothing is compared."]
     return [
-        _summary(results),
+        summary(results),
         Table("effects", _caption(results, others), COLUMNS, [_row(results.runs, row) for row in rows]),
     ]
 
 
-def _summary(results: Results) -> str:
+def summary(results: Results) -> str:
+    """The verdict on each registered comparison, with its difference and interval."""
     registered = [effect for effect in results.effects if effect.kind == "registered"]
     if not registered:
         return "**Decided:** nothing. No family of comparisons was registered, so every effect is exploratory."
-    named = [f"{contrast_name(e.contrast)} ({e.verdict})" for e in registered if e.decided]
-    text = f"**Decided:** {len(named)} of {len(registered)} registered comparisons"
-    return f"{text}: {', '.join(named)}." if named else f"{text}."
+    decided = [effect for effect in registered if effect.decided]
+    open_ = [effect for effect in registered if not effect.decided]
+    text = f"**Decided:** {len(decided)} of {len(registered)} registered comparisons"
+    text += f": {'; '.join(map(_in_a_clause, decided))}." if decided else "."
+    return text + (f" **Undecided:** {'; '.join(map(_in_a_clause, open_))}." if 0 < len(open_) <= NAMED else "")
+
+
+def _in_a_clause(effect: Effect) -> str:
+    """`soft overlong punishment (down) -7.5 [-10.9, -4.1] points`."""
+    key, estimate = effect.outcome, effect.estimate
+    verdict = f" ({effect.verdict})" if effect.decided else ""
+    numbers = with_interval(key, estimate.mean, estimate.low, estimate.high)
+    return f"{contrast_name(effect.contrast)}{verdict} {numbers} {unit(key)}".rstrip()
 
 
 def _row(runs: Runs, effect: Effect) -> list[str]:

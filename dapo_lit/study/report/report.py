@@ -21,7 +21,7 @@ from dapo_lit.study.report.document import Document, Part, Table, bullets, in_te
 from dapo_lit.study.report.explore import exploration
 from dapo_lit.study.report.fork_page import close_fork
 from dapo_lit.study.report.html import write_html
-from dapo_lit.study.report.page_one import page_one
+from dapo_lit.study.report.page_one import page_one, summary
 from dapo_lit.study.report.results import Results, analyse
 
 OF_SEEDS = ("seeds", "bases", "differences")
@@ -58,7 +58,8 @@ def make_report(
 def build(results: Results, lead: Sequence[Part], command: str, notes: Sequence[str] = ()) -> Document:
     """The report's parts in their order; `lead` is its first page."""
     usable = results.runs.usable
-    first = (
+    first = f"{summary(results)}\n\n" if results.effects else ""
+    first += (
         f"Primary metric `{results.metric}`, {_budget_text(usable, results.plan)}, {seeds_text(usable, usable.arms)}. "
         f"Arms are compared on the mean of a run's last checkpoints, paired by seed.{missing_text(results.missing)}"
     )
