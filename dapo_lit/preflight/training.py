@@ -11,7 +11,7 @@ from dapo_lit.policy.wrap import decoder_layers
 from dapo_lit.preflight.idle_settings import check_switches
 from dapo_lit.preflight.machine import check_devices
 from dapo_lit.preflight.policy import check_dtype, check_policy
-from dapo_lit.preflight.problems import check_labels, check_leakage, check_references, try_rewards
+from dapo_lit.preflight.problems import check_labels, check_leakage, check_references, try_rewards, unseen_columns
 from dapo_lit.preflight.prompts import check_prompts, check_tokenizer
 from dapo_lit.preflight.table import Finding, run_checks
 
@@ -86,7 +86,8 @@ def _check_problems(parts: RunComponents) -> Finding:
         )
     parts.check_answers([*train, *heldout])
     warnings = check_labels(train, None if parts.verifier.function else parts.verifier.equivalent)
-    return Finding(f"{len(train):,} to train on; the rule can use every reference answer", warnings)
+    unseen = unseen_columns(train) if parts.config.task.name == "file" else ()
+    return Finding(f"{len(train):,} to train on; the rule can use every reference answer", warnings, unseen)
 
 
 def check_policy_parts(parts: RunComponents) -> Finding:
