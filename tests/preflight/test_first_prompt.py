@@ -9,7 +9,7 @@ from tiny_policy import TINY
 from tokenizers import AddedToken
 from tokenizers.processors import TemplateProcessing
 
-from dapo_lit.build.parts import Parts
+from dapo_lit.build.components import RunComponents
 from dapo_lit.policy.base import character_tokenizer, random_model
 from dapo_lit.policy.load import end_of_turn, save_policy
 from dapo_lit.preflight.training import check_run
@@ -42,7 +42,7 @@ def printed(compose, base, tmp_path, capsys) -> Check:
             "reward=number", "policy=hf", f"policy.path={base}", "task.max_prompt_tokens=100",
             "task.max_response_tokens=20", "algorithm.overlong.cache_tokens=5", "algorithm.optimizer.lr=1e-6",
         ]  # fmt: skip
-        parts = Parts(compose(*settings, *(o.format(here=tmp_path) for o in overrides), small=False))
+        parts = RunComponents(compose(*settings, *(o.format(here=tmp_path) for o in overrides), small=False))
         parts.tokenizer.chat_template = chat
         if bos:
             parts.tokenizer.bos_token = bos
