@@ -67,7 +67,19 @@ def _check_device(parts: RunComponents) -> Finding:
     if uses_gpu(trainer):
         check_devices(trainer, torch.cuda.device_count())
     size = trainer.devices * trainer.num_nodes
-    return Finding(f"{parts.engine_device.type}, {size} process{'es' if size > 1 else ''}")
+    words = f"{parts.engine_device.type}, {size} process{'es' if size > 1 else ''}, {parts.config.compute_dtype}"
+    words += f", micro-batches of {trainer.tokens_at_once:,} tokens"
+    return Finding(words, precision_warnings(parts.config, parts.engine_device))
+
+
+def precision_warnings(config: Config, device: torch.device) -> tuple[str, ...]:
+    """Says where products are less exact than the dtype that a run computes in."""
+    if device.type == "cpu" or config.compute_dtype != "float32" or not config.trainer.tf32:
+        return ()
+    return (
+        "float32 products are TF32, with factors of 10 bits: rows differ from full float32's in the third digit; "
+        "trainer.tf32=false computes them in full",
+    )
 
 
 def _check_problems(parts: RunComponents) -> Finding:
