@@ -30,10 +30,13 @@ def measurements(run: Path, system: str | None) -> tuple[list[dict[str, Any]], M
         return [dict(zip(table.columns, row, strict=True)) for row in table.to_numpy().tolist()], {}
     if run.is_file():
         raise UserError(f"{run} is a file, not the folder of a run; of another trainer's log, name it: --from trl")
+    from dapo_lit.config.foreign import check_known_keys
     from dapo_lit.config.identity import flatten, with_defaults
-    from dapo_lit.run_files import read_config, read_metrics
+    from dapo_lit.run_files import CONFIG, read_config, read_metrics
 
-    return read_metrics(run).rows, flatten(with_defaults(read_config(run))["algorithm"])
+    config = read_config(run)
+    check_known_keys(config, run / CONFIG)
+    return read_metrics(run).rows, flatten(with_defaults(config)["algorithm"])
 
 
 def lines(run: Path, steps: int | None, system: str | None) -> Iterator[str]:

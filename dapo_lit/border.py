@@ -11,7 +11,7 @@ have no guards of their own. A checksum is no type: it says that a file is as so
 import json
 import math
 from collections.abc import Callable, Hashable, Mapping
-from datetime import datetime
+from datetime import date, datetime
 from functools import cache
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
@@ -44,7 +44,13 @@ def _name(name: str) -> str:
 
 
 def _moment(text: str) -> str:
-    datetime.fromisoformat(text)  # its ValueError says what the text is
+    if datetime.fromisoformat(text).tzinfo is None:  # its own ValueError says what the text is
+        raise ValueError(f"{text!r} names no time zone")
+    return text
+
+
+def _day(text: str) -> str:
+    date.fromisoformat(text)
     return text
 
 
@@ -62,12 +68,13 @@ Step = Annotated[int, Strict(), Field(ge=0, le=MOST_STEPS)]
 Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 Flag = Annotated[bool, Strict()]
 Moment = Annotated[str, AfterValidator(_moment)]
-"""A date and time as ISO 8601 writes them."""
+"""A date and time with its zone, as ISO 8601 writes them."""
+Day = Annotated[str, AfterValidator(_day)]
 Seeds = Annotated[tuple[Seed, ...], Field(max_length=10_000)]
 Texts = Annotated[tuple[str, ...], Field(max_length=10_000)]
 
 EXACT = ConfigDict(extra="forbid")
-"""For `__pydantic_config__` of a class whose fields are all there may be."""
+"""For `with_config`, of a class whose fields are all there may be."""
 OPEN = ConfigDict(extra="allow")
 """The setting of a class that later versions may add fields to."""
 
@@ -99,9 +106,24 @@ def checked(value: object, kind: type[T], place: object, error: type[UserError] 
         return cast(T, _adapter(cast(Hashable, kind)).validate_python(value))
     except ValidationError as faults:
         # a text that resembles a number takes Python thousands of digits to show
-        raise error(f"{place}: {one_line(map(_fault, faults.errors()))}{remedy}") from None
+        raise error(f"{place}: {one_line(map(fault_in_words, faults.errors()))}{remedy}") from None
     except RecursionError:
         raise error(f"{place}: it is nested too deep{remedy}") from None
+
+
+MOST_VALUES = 100_000
+
+
+def check_size(tree: object, place: object, error: type[UserError] = DamagedError, remedy: str = "") -> None:
+    """Refuses a tree of more values than any config has: an alias of YAML may stand for many."""
+    waiting, seen = [tree], 0
+    while waiting:
+        seen += 1
+        if seen > MOST_VALUES:
+            raise error(f"{place}: it holds more than {MOST_VALUES:,} values{remedy}")
+        inner = waiting.pop()
+        if isinstance(inner, (dict, list)):
+            waiting += list(inner.values() if isinstance(inner, dict) else inner)[:MOST_VALUES]
 
 
 @cache
@@ -109,17 +131,18 @@ def _adapter(kind: Hashable) -> TypeAdapter[Any]:
     return TypeAdapter(cast(Any, kind))
 
 
-WORDS = {"a valid dictionary": "a mapping", "a valid integer": "an integer", "valid ": ""}
+WORDS = {"a valid dictionary": "a mapping", "a valid integer": "an integer", "a valid tuple": "a list", "valid ": ""}
 """In pydantic's messages."""
 
 
-def _fault(fault: Any) -> str:
+def fault_in_words(fault: Any) -> str:
+    """One of pydantic's errors: the field, what it is and what it must be."""
     field = ".".join(map(str, fault["loc"]))
     limits = fault.get("ctx") or {}
     match fault["type"]:
         case "missing":
             return f"{field} is missing"
-        case "extra_forbidden":
+        case "extra_forbidden" | "unexpected_keyword_argument":
             return f"{field} is unknown here"
         case "too_long":
             return f"{field} has more than {limits['max_length']:,} entries"
@@ -127,11 +150,7 @@ def _fault(fault: Any) -> str:
             return f"{field}: {limits['error']}".removeprefix(": ")
         case _:
             must = fault["msg"].removeprefix("Input should be ")
-            for theirs, ours in (
-                ("a valid dictionary", "a mapping"),
-                ("a valid integer", "an integer"),
-                ("valid ", ""),
-            ):
+            for theirs, ours in WORDS.items():
                 must = must.replace(theirs, ours)
             return f"{field or 'it'} is {short(fault['input'])}; it must be {must}"
 
@@ -153,6 +172,8 @@ def _digits(value: int) -> str:
 # Tables. ----------------------------------------------------------------------------------------------------------
 
 SHARES = ("accuracy", "_frac")
+OWN_SHARES = ("rollout/", "eval/", "batch/")
+"""Groups whose shares are this package's; a reward or a loss of one's own may call anything `accuracy`."""
 MOST_COLUMNS = 1000
 """A run of ours has a hundred metrics; a report compares the arms on each."""
 
@@ -163,7 +184,8 @@ def is_share(key: str) -> bool:
 
 
 def _texts(column: "pd.Series") -> str | None:
-    return None if all(isinstance(value, str) for value in column) else "a text in every row"
+    known = not column.isna().any() if column.dtype == "string" else all(isinstance(value, str) for value in column)
+    return None if known else "a text in every row"
 
 
 def _whole(column: "pd.Series") -> str | None:
@@ -180,9 +202,9 @@ def _numbers(column: "pd.Series") -> str | None:
         return "a number or nothing in every row" if column.notna().any() else None
     if len(column) and float(column.abs().max()) > LARGEST:
         return "finite in every row"
-    low, high = (0.0, 0.0) if column.isna().all() else (float(column.min()), float(column.max()))
-    if is_share(str(column.name)) and not str(column.name).startswith("reward/") and (low < 0 or high > 1 + 1e-6):
-        return "a share between 0 and 1 in every row"
+    name = str(column.name)
+    if is_share(name) and (name.startswith(OWN_SHARES) or "/" not in name) and not column.isna().all():
+        return None if column.min() >= 0 and column.max() <= 1 + 1e-6 else "a share between 0 and 1 in every row"
     return None
 
 

@@ -12,9 +12,13 @@ come between.
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from zlib import crc32
 
+from pydantic import Field, with_config
+from typing_extensions import TypedDict  # pydantic's until Python 3.12
+
+from dapo_lit.border import OPEN, Step, checked, json_tree
 from dapo_lit.errors import DamagedError
 from dapo_lit.files import write_text
 
@@ -49,18 +53,32 @@ def sum_of(content: Path | bytes) -> str:
     return f"{size}-{value:08x}"
 
 
-def read_manifest(folder: Path) -> dict[str, Any] | None:
+@with_config(OPEN)
+class Manifest(TypedDict, total=False):
+    """What is in a manifest; of packed cells and base policies, the files only."""
+
+    step: Step
+    row: str | None
+    config_hash: str | None
+    bases: dict[str, Any]
+    """Base policies, by their names."""
+    files: dict[str, Annotated[str, Field(pattern=r"^\d{1,18}-[0-9a-f]{8}( \d{1,18}-[0-9a-f]{8})?$")]]
+
+
+NOTHING: Manifest = {"step": 0, "row": None, "config_hash": None, "files": {}}
+
+
+def read_manifest(folder: Path) -> Manifest | None:
     """The manifest of a folder; None where there is none. Raises DamagedError if it is not as it was written."""
     file = folder / MANIFEST
     try:
-        manifest = json.loads(file.read_bytes())
+        content = file.read_bytes()
     except FileNotFoundError:
         return None
-    except ValueError:
-        manifest = None
-    if not isinstance(manifest, dict) or not unsealed(manifest):
+    tree = json_tree(content, file, remedy=f"; {RESTORE}")
+    if not isinstance(tree, dict) or not unsealed(tree):
         raise DamagedError(f"{file} is damaged; {RESTORE}")
-    return manifest
+    return {**NOTHING, **checked(tree, Manifest, file, remedy=f"; {RESTORE}")}
 
 
 def write_manifest(folder: Path, content: Mapping[str, Any]) -> None:

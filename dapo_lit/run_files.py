@@ -18,10 +18,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import yaml
+from pydantic import Field, Strict, with_config
+from typing_extensions import TypedDict  # pydantic's until Python 3.12
 
+from dapo_lit.border import (
+    LARGEST,
+    MOST_STEPS,
+    OPEN,
+    Day,
+    Flag,
+    FolderName,
+    Moment,
+    Seed,
+    Step,
+    Whole,
+    check_size,
+    checked,
+    json_tree,
+)
 from dapo_lit.errors import DamagedError
 from dapo_lit.files import add_path_to_oserror, replacing, write_text
 from dapo_lit.manifest import MANIFEST, RESTORE, check_file, difference, read_manifest, sealed, unsealed
@@ -53,17 +70,60 @@ def is_run(folder: Path) -> bool:
     return bool(left) and not (left == [CONFIG] and (folder / HEARTBEAT).exists())
 
 
+@with_config(OPEN)
+class Origin(TypedDict):
+    """The training state that a fork continues."""
+
+    run: str
+    step: Step
+    state: str | None
+
+
+@with_config(OPEN)
+class Record(TypedDict, total=False):
+    """run.json, as far as anything reads it; later versions may record more. Packed cells add the last two."""
+
+    study: str
+    arm: FolderName
+    seed: Seed
+    status: str
+    error: str | None
+    techniques: dict[str, Flag]
+    config_hash: str
+    code_hash: str | None
+    git_commit: str | None
+    base: str
+    base_weights: str | None
+    base_origin: str | None
+    origin: Origin
+    inputs: dict[str, str]
+    problems: dict[str, Whole]
+    prompt_date: Day
+    host: str | None
+    pid: Whole | None
+    started_at: Moment
+    resumed_at: list[Moment]
+    resumed_with: list[dict[str, Any]]
+    versions: dict[str, str | None]
+    hardware: dict[str, Any]
+    faults: list[str]
+    not_finite: list[str]
+
+
+def checked_record(tree: object, place: object) -> dict[str, Any]:
+    """A run's record. Raises DamagedError in one line."""
+    return {**checked(tree, Record, place, remedy=f"; {RESTORE}")}
+
+
 def read_record(run: Path) -> dict[str, Any]:
     """run.json; {} where there is none. Raises DamagedError if it cannot be read, or is that of another run."""
     file = run / RECORD
-    try:
-        record = json.loads(file.read_bytes()) if file.is_file() else {}
-    except ValueError as error:
-        raise DamagedError(f"{file} cannot be read ({error}); {RESTORE}") from None
-    if not isinstance(record, dict):
-        raise DamagedError(f"{file} holds no record of a run; {RESTORE}")
-    if "crc32" in record and not unsealed(record):
+    if not file.is_file():
+        return {}
+    record = json_tree(file.read_bytes(), file, remedy=f"; {RESTORE}")
+    if isinstance(record, dict) and "crc32" in record and not unsealed(record):
         raise DamagedError(f"{file} does not agree with its checksum; {RESTORE}")
+    record = checked_record(record, file)
     known = (read_manifest(run) or {}).get("config_hash")
     if known and record and record.get("config_hash") not in known.split():
         raise DamagedError(f"{file} is the record of another config than {MANIFEST} names; {RESTORE}")
@@ -82,10 +142,11 @@ def read_config(run: Path) -> dict[str, Any]:
         raise DamagedError(f"{run}: no {CONFIG}; a run is a folder such as runs/<study>/<arm>/seed_<n>")
     try:
         tree = yaml.load(file.read_text(encoding="utf-8"), Loader=YAML)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date that no calendar has is a ValueError
         raise DamagedError(f"{file} cannot be read ({' '.join(str(error).split())}); {RESTORE}") from None
     if not isinstance(tree, dict):
         raise DamagedError(f"{file} is empty or no config; {RESTORE}")
+    check_size(tree, file, remedy=f"; {RESTORE}")
     return tree
 
 
@@ -147,13 +208,22 @@ def write_table(file: Path, table: "pd.DataFrame") -> None:
     write_arrow(file, pa.Table.from_pandas(table, preserve_index=False))
 
 
+@with_config(OPEN)
+class Claim(TypedDict, total=False):
+    """The content of `heartbeat`."""
+
+    host: str | None
+    pid: Whole | None
+    owner: str
+
+
 def read_claim(run: Path) -> dict[str, Any]:
     """Host, pid and token of the process that trains the run, or trained it last if it was killed; {}: none."""
+    file = run / HEARTBEAT
     try:
-        claim = json.loads((run / HEARTBEAT).read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return {**checked(json_tree(file.read_bytes(), file), Claim, file)}
+    except (FileNotFoundError, NotADirectoryError, DamagedError):
         return {}
-    return claim if isinstance(claim, dict) else {}
 
 
 def alive(record: Mapping[str, Any], run: Path) -> bool:
@@ -166,8 +236,8 @@ def alive(record: Mapping[str, Any], run: Path) -> bool:
         if not pid:
             return False
         try:
-            os.kill(int(pid), 0)
-        except (ProcessLookupError, ValueError, TypeError, OverflowError):
+            os.kill(pid, 0)
+        except (ProcessLookupError, OverflowError):
             return False
         except PermissionError:  # it exists and belongs to another user
             pass
@@ -237,9 +307,9 @@ def read_metrics(run: Path) -> Metrics:
         if row is None:
             faults.append(f"line {number} is torn (a write was cut off); the row is lost")
             continue
-        checksums.add(row.get("crc32"))
+        checksums.add(row["crc32"] if isinstance(row.get("crc32"), str) else None)
         if unsealed(row):
-            rows.append(row)
+            rows.append(_measured(row, f"{file}, line {number}"))
         else:
             faults.append(f"line {number} does not agree with its checksum (damaged after it was written); left out")
     if manifest.get("row") not in checksums:
@@ -286,9 +356,21 @@ def read_row(line: str) -> dict[str, Any] | None:
     """A line of metrics.jsonl; None if it is torn."""
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
+    step = row.get("step") if isinstance(row, dict) else None
+    return row if type(step) is int and 0 <= step <= MOST_STEPS else None
+
+
+Row = dict[str, Annotated[float, Strict(), Field(allow_inf_nan=False)] | None]
+
+
+def _measured(row: dict[str, Any], place: object) -> dict[str, Any]:
+    """A whole row, checked: numbers, and nulls for what is not finite. A number beyond a float32's is not, either."""
+    named = checked(row.pop("not_finite", []), list[str], f"{place}, not_finite", remedy=f"; {RESTORE}")
+    checked(row, Row, place, remedy=f"; {RESTORE}")
+    beyond = [key for key, value in row.items() if value is not None and abs(value) > LARGEST]
+    return {**row, **dict.fromkeys(beyond), **({"not_finite": [*named, *beyond]} if named or beyond else {})}
 
 
 def _last_branch(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:

@@ -71,7 +71,7 @@ def find_base(policy: Policy, task: Task) -> BasePolicy:
                 "takes the package's, or pre-trains one"
             )
         return BasePolicy(folder, weights_of(folder), f"policy.base_from={policy.base_from}")
-    if shipped := (read_manifest(SHIPPED) or {"bases": {}})["bases"].get(name):
+    if shipped := (read_manifest(SHIPPED) or {}).get("bases", {}).get(name):
         folder = SHIPPED / name
         if not (folder / WEIGHTS).is_file() or weights_of(folder) != shipped["weights"]:
             raise DamagedError(f"{folder} is not as it was shipped; install the package again")

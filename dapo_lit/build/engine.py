@@ -44,8 +44,7 @@ def build_engine(
         settings = VllmSettings(
             max_model_tokens=max_tokens or config.max_position_embeddings,
             max_batch_size=rollout.max_batch_size,
-            **rollout.vllm.model_dump(exclude={"placement", "server", "dtype", "kv_cache_gb"}),
-            kv_cache_gb=rollout.vllm.cache_gb,
+            **rollout.vllm.model_dump(exclude={"placement", "server", "dtype"}),
         )
         return VllmEngine(config, eos_ids=ids, dtype=dtype, settings=settings)
     except ValueError as error:

@@ -2,7 +2,6 @@
 study read (config/inputs.py), and its prompts are dated as theirs.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import date, datetime
@@ -13,9 +12,9 @@ from dapo_lit.chat_template import today
 from dapo_lit.config import Config
 from dapo_lit.config.inputs import Inputs, differing, recorded
 from dapo_lit.errors import DamagedError
-from dapo_lit.run_files import RECORD, read_config, read_record, read_table
+from dapo_lit.run_files import RECORD, read_config, read_record
 from dapo_lit.runs.resume import check_inputs, refuse_other_inputs
-from dapo_lit.study.read.packed_cells import CELLS
+from dapo_lit.study.read.packed_cells import read_cells
 from dapo_lit.study.read.registration import entries_in_force, read_entries
 
 COUNTED = ("running", "preempted", "finished", "solved", "exhausted")
@@ -60,8 +59,6 @@ def _cells(config: Config, path: Path) -> Iterator[tuple[str, Mapping[str, Any],
         if file.parent != path:
             with suppress(DamagedError):  # a report names it
                 yield str(file.parent), read_record(file.parent), lambda run=file.parent: read_config(run)
-    packed = config.own_study.packed
-    if packed and (Path(packed) / CELLS).is_file():
-        for row in read_table(Path(packed) / CELLS, ["arm", "seed", "run", "config"]).to_dict("records"):
-            name = f"{packed}/{row['arm']}/seed_{row['seed']}"
-            yield name, json.loads(row["run"]), lambda text=row["config"]: json.loads(text)
+    for cell in read_cells(Path(config.own_study.packed)) if config.own_study.packed else ():
+        name = f"{config.own_study.packed}/{cell.arm}/seed_{cell.seed}"
+        yield name, cell.record, lambda tree=cell.config: tree

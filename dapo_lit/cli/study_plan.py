@@ -25,8 +25,8 @@ from dapo_lit.study.compare.statistics import pairs_needed
 from dapo_lit.study.designs import Design
 from dapo_lit.study.read.guard import base_recipe, other_base
 from dapo_lit.study.read.outcomes import in_words
-from dapo_lit.study.read.packed_cells import packed_config, packed_seed, read_packed
-from dapo_lit.study.read.registration import FILE, Family, Plan, Registered, entries_in_force
+from dapo_lit.study.read.packed_cells import read_cells, read_packed
+from dapo_lit.study.read.registration import FILE, Family, Plan, Registered, Stopping, entries_in_force
 
 SEEDED = ("seed", "task.base_seed")
 
@@ -164,10 +164,10 @@ def _units(config: Config, seeds: Collection[int]) -> int:
     return len(set(seeds)) if config.policy.path is not None or len(config.own_study.bases) == 1 else len(bases)
 
 
-def _stopping(config: Config, before: Plan | None, seeds: Collection[int]) -> Mapping[str, Any] | None:
+def _stopping(config: Config, before: Plan | None, seeds: Collection[int]) -> Stopping | None:
     """The stopping rule. Further seeds keep the rule of a registered study: they count at a registered look only."""
     if config.own_study.until:
-        return {"until": config.own_study.until, "looks": list(planned_looks(config.own_study.max_pairs))}
+        return {"until": config.own_study.until, "looks": planned_looks(config.own_study.max_pairs)}
     return before.stopping if before else {"pairs": _units(config, seeds)}
 
 
@@ -238,7 +238,8 @@ def _cells_of_seed(config: Config, arm: str) -> dict[Path, tuple[dict[str, Any],
                 found[file.parent] = read_record(file.parent), read_config(file.parent)
     if section.packed:
         folder = Path(section.packed)
-        found |= {folder / name / f"seed_{seed}": cell for name, cell in packed_seed(folder, seed).items()}
+        for cell in read_cells(folder, seed=seed):
+            found[folder / cell.arm / f"seed_{seed}"] = cell.record, cell.config
     return found
 
 
@@ -248,10 +249,10 @@ def packed_cell(config: Config, arm: str) -> Path | None:
         return None
     folder = Path(config.own_study.packed)
     cell = folder / arm / f"seed_{config.replicate}"
-    packed = packed_config(folder, arm, config.replicate)
-    if packed is None:
+    packed = read_cells(folder, arm, config.replicate)
+    if not packed:
         return None
-    known = foreign_config(packed, cell, given=None)  # only compared
+    known = foreign_config(packed[0].config, cell, given=None)  # only compared
     changes = differences(identity(known.model_dump(mode="json")), identity(config.model_dump(mode="json")))
     if changes:
         print(f"{cell} is packed with another config ({describe(changes)}); training it again")

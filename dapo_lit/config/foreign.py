@@ -5,14 +5,21 @@ them and chooses files. Its values stay literals: keys of the schema, of the sch
 would fill in. Names, places, loggers and callbacks are not taken at all.
 """
 
+import json
 from collections.abc import Container, Iterator, Mapping
+from typing import Any
 
+from pydantic import ValidationError
+
+from dapo_lit.border import fault_in_words
 from dapo_lit.config.identity import flatten, kind_of, put, schema_key, with_defaults
 from dapo_lit.config.parsing import parse
 from dapo_lit.config.run import Config
 from dapo_lit.config.sections import BOOKKEEPING, ConfigError
 from dapo_lit.config.shipped import default_run
+from dapo_lit.errors import DamagedError, one_line
 from dapo_lit.imports import named_code
+from dapo_lit.manifest import RESTORE
 
 FILLED_IN = ("${", "???")
 """What OmegaConf replaces in a text, or takes for a missing value."""
@@ -44,6 +51,24 @@ def foreign_config(tree: object, place: object, given: Container[str] | None = f
         return parse(with_defaults(taken) | {"study": None})
     except ConfigError as error:
         raise ConfigError(f"{place}: its config does not fit this version of the schema: {error}") from None
+
+
+def check_known_keys(tree: Mapping[str, Any], place: object) -> None:
+    """Refuses a config whose keys of this version's schema have values of other types; readers take them as they are.
+
+    Keys that the schema lacks stay, as other versions wrote them. Raises DamagedError: one line with place and key.
+    """
+    try:
+        # as JSON, where pydantic's strict mode takes a list for a tuple; without it "8" would pass for 8
+        Config.model_validate_json(json.dumps(with_defaults(tree), default=str), strict=True)
+    except ValidationError as error:
+        wrong = [fault for fault in error.errors() if fault["type"] not in OF_OTHER_VERSIONS]
+        if wrong:
+            raise DamagedError(f"{place}: {one_line(map(fault_in_words, wrong))}; {RESTORE}") from None
+
+
+OF_OTHER_VERSIONS = ("missing", "extra_forbidden", "value_error")
+"""Faults of a config that may be another version's: its keys, and which values go together."""
 
 
 def config_without_code(tree: object, place: object) -> Config:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from dapo_lit.manifest import read_manifest, sum_of, write_manifest
+from dapo_lit.manifest import NOTHING, read_manifest, sum_of, write_manifest
 from dapo_lit.run_files import CONFIG, METRICS, read_record, read_row
 
 TABLES = ("rollouts/step_*.parquet", "eval/*/step_*.parquet")
@@ -27,7 +27,7 @@ def update_manifest(
     sums: of files that are about to be replaced.
     config_hash: of the run.json that is about to be written.
     """
-    before = read_manifest(run) or {"step": 0, "row": None, "config_hash": None, "files": {}}
+    before = read_manifest(run) or NOTHING
     known = before["files"]
     files = {name: entry for name, entry in known.items() if _stays(run, name, step)}
     found = [file for pattern in TABLES for file in sorted(run.glob(pattern)) if step and step_of(file.name) <= step]

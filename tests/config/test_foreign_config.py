@@ -141,7 +141,7 @@ READERS: dict[str, Callable[[Any, str, object], Config]] = {
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize(("key", "value"), REFUSED.items())
 def test_every_reader_refuses_in_one_line_what_is_no_literal_of_the_schema(reader, key, value, first_packed, place):
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(UserError) as refused:
         READERS[reader](first_packed, key, value)
     assert "\n" not in str(refused.value)
     assert ("packed" if reader == "study.packed" else str(RUN)) in str(refused.value)
@@ -180,7 +180,7 @@ def test_names_places_loggers_and_callbacks_are_not_taken(reader, first_packed, 
 
 @pytest.mark.parametrize("bases", ["x", [1.5], ["${seed}"], {"a": 1}])
 def test_base_policies_of_packed_cells_are_numbers(bases, first_packed):
-    with pytest.raises(ConfigError, match=r"study\.packed=packed: .*bases"):
+    with pytest.raises(UserError, match=r"packed.*study\.bases"):
         packed(first_packed, "study/bases", bases)
 
 

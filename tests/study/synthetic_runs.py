@@ -64,7 +64,8 @@ def write_run(
         _questions(path / "eval" / "chain_sum" / f"step_{step:06d}.parquet", rows[step], questions, samples, seed)
     record = {
         "study": study, "arm": arm.name, "seed": seed, "config_hash": f"{arm.name}/{seed}", "code_hash": code_hash,
-        "git_commit": "0" * 40, "git_dirty_hash": None, "versions": {"torch": "2.13.0"}, "hardware": "test",
+        "git_commit": "0" * 40, "git_dirty_hash": None, "versions": {"torch": "2.13.0"},
+        "hardware": {"processor": "test"},
         "status": status, "started_at": f"2026-01-01T00:00:{seed % 60:02d}+00:00",
         "updated_at": "2026-01-01T01:00:00+00:00", "pid": 1, "techniques": dict(arm.techniques),
         "error": "RuntimeError: out of memory" if status == "failed" else None,

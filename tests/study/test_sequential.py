@@ -73,7 +73,7 @@ def test_a_sequential_study_stops_at_the_look_that_decides_it_or_at_its_end(
         "preflight=false",
     )  # fmt: skip
     _, sweep = prepare(["-m", *asked, "study.until=decided", "study.max_pairs=12"])
-    assert sweep.plan.stopping == {"until": "decided", "looks": [8, 12]}
+    assert sweep.plan.stopping == {"until": "decided", "looks": (8, 12)}
 
     def write(config: Config, overrides: list[str]) -> None:
         arm = find_arm(study_design(config), config.study.arm)

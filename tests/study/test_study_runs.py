@@ -16,7 +16,7 @@ from dapo_lit.run_files import metrics_line
 from dapo_lit.status import main as status
 from dapo_lit.status import seconds_left, state_of
 from dapo_lit.study.designs import Arm
-from dapo_lit.study.read.packed_cells import pack, packed_config
+from dapo_lit.study.read.packed_cells import pack, read_cells
 from dapo_lit.study.read.runs import StudyError, load, read_run
 from dapo_lit.techniques import NAIVE_GRPO
 
@@ -93,8 +93,8 @@ def test_packed_cells_read_like_the_runs_they_were_made_from(tmp_path: Path) -> 
     np.testing.assert_array_equal(*scores)
     assert [run.faults for run in packed] == [run.faults for run in live]
     assert "line 6 is torn" in str(packed.of("dapo")[0].faults)
-    assert packed_config(tmp_path / "packed", "dapo", 0) == live.of("dapo")[0].config
-    assert packed_config(tmp_path / "packed", "dapo", 1) is None
+    assert [cell.config for cell in read_cells(tmp_path / "packed", "dapo", 0)] == [live.of("dapo")[0].config]
+    assert not read_cells(tmp_path / "packed", "dapo", 1)
     assert [run.overrides for run in packed] == [run.overrides for run in live]
 
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from zlib import crc32
 
 import pandas as pd
+from pydantic import with_config
 from typing_extensions import TypedDict  # pydantic's until Python 3.12
 
 from dapo_lit.border import LARGEST, MOST_COLUMNS, MOST_STEPS, OPEN, checked, json_tree, short
@@ -97,17 +98,17 @@ def _read(file: Path) -> Log:
 Row = dict[str, Any]
 
 
+@with_config(OPEN)
 class TrainerState(TypedDict):
     """What the transformers Trainer writes beside a checkpoint, as far as it is read here."""
 
-    __pydantic_config__ = OPEN  # type: ignore[misc]
     log_history: list[Row]
 
 
+@with_config(OPEN)
 class Line(TypedDict, total=False):
     """A line of verl's file logger, or a flat one."""
 
-    __pydantic_config__ = OPEN  # type: ignore[misc]
     data: Row
 
 

@@ -9,50 +9,103 @@ Thirty runs take about 0.6 MB.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 
+from dapo_lit.border import (
+    NUMBER,
+    TEXT,
+    TRUTH,
+    WHOLE,
+    FolderName,
+    check_size,
+    checked,
+    checked_table,
+    json_tree,
+)
+from dapo_lit.config.foreign import check_known_keys
 from dapo_lit.errors import DamagedError
 from dapo_lit.manifest import MANIFEST, sum_of, write_manifest
-from dapo_lit.run_files import read_table, write_arrow
+from dapo_lit.run_files import checked_record, read_table, write_arrow
 from dapo_lit.study.read.run import AXES, Run, StudyError
 
 CELLS, METRICS, SAMPLES = "cells.parquet", "metrics.parquet", "samples.parquet"
-CELL = ["arm", "seed"]
-SAMPLE = ["problem_id", "sample_index", "correct"]
+CELL_KINDS = {"arm": TEXT, "seed": WHOLE}
+CELL = [*CELL_KINDS]
+SAMPLE_KINDS = {"problem_id": TEXT, "sample_index": WHOLE, "correct": TRUTH}
+SAMPLE = [*SAMPLE_KINDS]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A row of cells.parquet, checked."""
+
+    arm: str
+    seed: int
+    record: dict[str, Any]
+    config: dict[str, Any]
+    overrides: tuple[str, ...]
+
+
+def read_cells(folder: Path, arm: str | None = None, seed: int | None = None) -> list[Cell]:
+    """The packed cells of a folder, or those of an arm or a seed; none where none are packed.
+
+    Raises StudyError: one line with the file, the cell, the field and what it must be.
+    """
+    file = folder / CELLS
+    if not file.is_file():
+        return []
+    try:
+        columns = {**CELL_KINDS, "run": TEXT, "config": TEXT, "overrides": TEXT}
+        table = checked_table(read_table(file), columns, file)
+        checked(table["arm"].drop_duplicates().to_list(), list[FolderName], f"{file}, arm")
+        checked_table(table, {}, file, key=("arm", "seed"))
+        rows = [
+            row for row in table.to_dict("records") if arm in (None, row["arm"]) and seed in (None, int(row["seed"]))
+        ]
+        return [_cell(row, f"{file}, {row['arm']}/seed_{row['seed']}") for row in rows]
+    except (DamagedError, OSError) as error:
+        raise StudyError(f"packed cells cannot be read: {error}") from None
+
+
+def _cell(row: Mapping[Any, Any], place: str) -> Cell:
+    named = {"arm": str(row["arm"]), "seed": int(row["seed"])}
+    config = json_tree(row["config"], f"{place}, config")
+    check_size(config, f"{place}, config")
+    checked(config, dict[str, Any], f"{place}, config")
+    check_known_keys(config, f"{place}, config")
+    return Cell(
+        **named,  # type: ignore[arg-type]
+        record=checked_record(json_tree(row["run"], f"{place}, run"), f"{place}, run") | named,
+        config=config,
+        overrides=tuple(row["overrides"].splitlines()),
+    )
 
 
 def read_packed(folder: Path) -> list[Run]:
-    """The runs that are packed in this folder."""
+    """The runs that are packed in this folder. Raises StudyError, as `read_cells`."""
+    cells = read_cells(folder)
     try:
-        cells = read_table(folder / CELLS)
-        metrics = _by_cell(read_table(folder / METRICS).set_index("step"))
-        samples = _by_cell(read_table(folder / SAMPLES))
-        return [_run(folder, row, metrics, samples) for row in cells.to_dict("records")]
-    except (DamagedError, OSError, ValueError, KeyError) as error:
-        raise StudyError(f"{folder}: packed cells cannot be read ({type(error).__name__}: {error})") from None
-
-
-def packed_config(folder: Path, arm: str, seed: int) -> dict[str, Any] | None:
-    """The config of a finished cell that is packed in this folder; None if it is not there."""
-    if not (folder / CELLS).is_file():
-        return None
-    cells = read_table(folder / CELLS, [*CELL, "config"])
-    found = cells[(cells["arm"] == arm) & (cells["seed"] == seed)]
-    return json.loads(str(found["config"].iloc[0])) if len(found) else None
-
-
-def packed_seed(folder: Path, seed: int) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """arm -> run.json and config of the cells of a seed that are packed in this folder."""
-    if not (folder / CELLS).is_file():
-        return {}
-    cells = read_table(folder / CELLS, [*CELL, "run", "config"])
-    rows = cells[cells["seed"] == seed].to_dict("records")
-    return {str(row["arm"]): (json.loads(row["run"]), json.loads(row["config"])) for row in rows}
+        metrics, samples = folder / METRICS, folder / SAMPLES
+        rows = checked_table(
+            read_table(metrics),
+            {**CELL_KINDS, "step": WHOLE},
+            metrics,
+            others=NUMBER,
+            key=("arm", "seed", "step"),
+        )
+        answers = checked_table(read_table(samples), {**CELL_KINDS, **SAMPLE_KINDS, "benchmark": TEXT}, samples)
+        by_cell, answers_by_cell = _by_cell(rows.set_index("step").sort_index()), _by_cell(answers)
+        if lacking := [f"{cell.arm}/seed_{cell.seed}" for cell in cells if (cell.arm, cell.seed) not in by_cell]:
+            raise DamagedError(f"{metrics}: has no row of {lacking[0]}")
+        return [_run(folder, cell, by_cell, answers_by_cell) for cell in cells]
+    except (DamagedError, OSError) as error:
+        raise StudyError(f"packed cells cannot be read: {error}") from None
 
 
 def write_packed(runs: Iterable[Run], folder: Path) -> None:
@@ -95,17 +148,17 @@ def pack(runs: Sequence[Run], folder: Path, before: Sequence[Run]) -> list[Run]:
     return added
 
 
-def _run(folder: Path, row: dict[Any, Any], metrics: dict[Any, pd.DataFrame], samples: dict[Any, pd.DataFrame]) -> Run:
-    cell = row["arm"], int(row["seed"])
-    record, own = json.loads(row["run"]) | {"arm": cell[0], "seed": cell[1]}, samples.get(cell)
+def _run(folder: Path, cell: Cell, metrics: dict[Any, pd.DataFrame], samples: dict[Any, pd.DataFrame]) -> Run:
+    name, record = (cell.arm, cell.seed), cell.record
+    own = samples.get(name)
     return Run.of(
-        folder / cell[0] / f"seed_{cell[1]}",
+        folder / cell.arm / f"seed_{cell.seed}",
         record,
-        json.loads(row["config"]),
-        metrics=metrics[cell],
+        cell.config,
+        metrics=metrics[name],
         faults=tuple(record.get("faults", ())),
         not_finite=frozenset(record.get("not_finite", ())),
-        overrides=tuple(row["overrides"].splitlines()),
+        overrides=cell.overrides,
         packed_samples={} if own is None else {str(name): part for name, part in own.groupby("benchmark")},
     )
 

@@ -14,10 +14,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,  # pydantic's until Python 3.12
+)
 
 from filelock import FileLock
+from pydantic import AfterValidator, Field, Strict, with_config
+from typing_extensions import TypedDict
 
+from dapo_lit.border import (
+    EXACT,
+    OPEN,
+    Flag,
+    FolderName,
+    Moment,
+    Number,
+    Seeds,
+    Step,
+    Texts,
+    checked,
+    json_tree,
+)
 from dapo_lit.files import make_folder, write_text
 from dapo_lit.study.read.run import Run, StudyError
 
@@ -26,35 +46,64 @@ CODE = ("git_commit", "code_hash")
 """What an entry says of the code, in the keys of run.json."""
 
 
+Level = Annotated[Number, Field(gt=0, lt=1)]
+"""A share of error."""
+Pairs = Annotated[int, Strict(), Field(gt=0, le=10_000)]
+
+
+def _ascending(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    if list(numbers) != sorted(set(numbers)):
+        raise ValueError(f"{list(numbers)} must ascend")
+    return numbers
+
+
+def _window(steps: tuple[int, int]) -> tuple[int, int]:
+    if steps[0] > steps[1]:
+        raise ValueError(f"the last step of {list(steps)} is before the first")
+    return steps
+
+
+@with_config(EXACT)
+class Stopping(TypedDict, total=False):
+    """The rule that ends a study: after so many pairs, or at the first of its looks at which all is decided."""
+
+    until: Literal["decided"]
+    looks: Annotated[tuple[Pairs, ...], Field(min_length=1, max_length=10_000), AfterValidator(_ascending)]
+    pairs: Pairs
+
+
+@with_config(EXACT)
 @dataclass(frozen=True)
 class Registered:
     """One comparison of a family."""
 
     label: str
     technique: str | None
-    weights: Mapping[str, float]
+    weights: Annotated[Mapping[str, Number], Field(min_length=1)]
     """Its value at a seed is the weighted sum of the arms' outcomes."""
     outcome: str
     """The key of the metric."""
     words: str
     """The metric's name for readers, because keys are frozen: avg@32 at the end is logged as avg@2."""
-    direction: str = "either"
+    direction: Literal["up", "down", "either"] = "either"
     """The sign that is expected: up, down or either. The test has two sides in any case."""
-    steps: tuple[int, int] | None = None
+    steps: Annotated[tuple[Step, Step], AfterValidator(_window)] | None = None
     """The rollout steps that the outcome is averaged over; None: the run's last values."""
 
 
+@with_config(EXACT)
 @dataclass(frozen=True)
 class Family:
     """Comparisons that are decided together, at a share of the study's error."""
 
     name: str
-    alpha: float
-    contrasts: tuple[Registered, ...]
-    margin: float | None = None
+    alpha: Level
+    contrasts: Annotated[tuple[Registered, ...], Field(max_length=1000)]
+    margin: Annotated[Number, Field(gt=0)] | None = None
     """A smaller difference does not matter; None: no margin was named."""
 
 
+@with_config(EXACT)
 @dataclass(frozen=True)
 class Plan:
     """A study's promises; None where it promises nothing."""
@@ -63,51 +112,52 @@ class Plan:
     metric: str | None = None
     """The primary metric."""
     reference: str | None = None
-    arms: tuple[str, ...] = ()
-    seeds: tuple[int, ...] = ()
-    bases: tuple[int, ...] = ()
+    arms: Annotated[tuple[FolderName, ...], Field(max_length=1000)] = ()
+    seeds: Seeds = ()
+    bases: Seeds = ()
     """Base policies that the seeds take in turn; empty: each seed has its own."""
     family: str | None = None
     """The decided family in plans of earlier versions, which named no contrasts."""
-    families: tuple[Family, ...] = ()
+    families: Annotated[tuple[Family, ...], Field(max_length=100)] = ()
     rule: str | None = None
     """The rule that decides a comparison."""
-    stopping: Mapping[str, Any] | None = None
+    stopping: Stopping | None = None
     """The rule that ends the study."""
-    budget: Mapping[str, float | None] | None = None
+    budget: Mapping[str, Number | None] | None = None
     """Limits on steps, tokens_generated and wall_s; a run ends at the first that it reaches."""
-    budgets: tuple[int, ...] = ()
+    budgets: Seeds = ()
     """Generated tokens at which differences are reported where both sides have generated as many; empty: none named."""
-    alpha: float = 0.05
-    declared: tuple[str, ...] = ()
+    alpha: Level = 0.05
+    declared: Texts = ()
     """Config keys in which arms may differ, in addition to the switches."""
-    pilot: bool = False
+    pilot: Flag = False
     """Nothing is decided, and the code may have been of no commit."""
     event: Mapping[str, Any] | None = None
     """In plans of earlier versions, a time-to-event outcome, which reports no longer decide."""
 
     @classmethod
-    def read(cls, tree: Mapping[str, Any]) -> "Plan":
-        """A plan from the JSON of an entry."""
-        unknown = set(tree) - set(cls.__dataclass_fields__)
-        if unknown or "study" not in tree:
-            raise StudyError(f"a study's plan: unknown keys {sorted(unknown)}, study={tree.get('study')!r}")
-        lists = {
-            key: tuple(tree[key] or ()) for key in ("arms", "seeds", "bases", "budgets", "declared") if key in tree
-        }
-        return cls(**{**tree, **lists, "families": tuple(map(_family, tree.get("families", ())))})
+    def read(cls, tree: Mapping[str, Any], place: object = "a study's plan") -> "Plan":
+        """A plan from the JSON of an entry. Raises StudyError in one line: place, field, what it must be."""
+        plan = checked({**tree}, cls, place, StudyError)
+        compared = {arm for family in plan.families for one in family.contrasts for arm in one.weights}
+        if plan.arms and (unknown := sorted(compared - {*plan.arms})):
+            raise StudyError(f"{place}: its families compare {unknown[0]!r}, which is not among its arms")
+        return plan
 
     @property
     def digest(self) -> str:
         return digest(as_tree(self))
 
 
-def _family(tree: Mapping[str, Any]) -> Family:
-    contrasts = tuple(
-        Registered(**{**contrast, "steps": tuple(contrast["steps"]) if contrast.get("steps") else None})
-        for contrast in tree["contrasts"]
-    )
-    return Family(**{**tree, "contrasts": contrasts})
+@with_config(OPEN)
+class Entry(TypedDict):
+    """One entry of study.json. Its plan stays a tree, because its digest is of that."""
+
+    at: Moment
+    plan: dict[str, Any]
+    digest: NotRequired[str]
+    git_commit: NotRequired[str | None]
+    code_hash: NotRequired[str | None]
 
 
 def as_tree(plan: Plan) -> dict[str, Any]:
@@ -124,7 +174,7 @@ def digest(tree: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(tree, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def entries_in_force(folder: Path, packed: Path | None = None) -> list[dict[str, Any]]:
+def entries_in_force(folder: Path, packed: Path | None = None) -> list[Entry]:
     """The entries that a further plan has to agree with: of the study's folder once a run of it has started, else those
     of the packed cells that it extends."""
     started = any(folder.glob("*/seed_*/run.json"))
@@ -132,8 +182,8 @@ def entries_in_force(folder: Path, packed: Path | None = None) -> list[dict[str,
 
 
 def with_plan(
-    entries: list[dict[str, Any]], plan: Plan, folder: Path, code: Mapping[str, str | None] | None = None
-) -> list[dict[str, Any]]:
+    entries: list[Entry], plan: Plan, folder: Path, code: Mapping[str, str | None] | None = None
+) -> list[Entry]:
     """The entries with what the plan adds to them: all of it to none, else its seeds.
 
     code: `git_commit` and `code_hash` of what is about to run; None where nothing will be written.
@@ -154,8 +204,8 @@ def with_plan(
         if tree == registered:
             return entries
     at = datetime.now(UTC).isoformat(timespec="seconds")
-    known_code = {key: (code or {}).get(key) for key in CODE}
-    return [*entries, {"at": at, "digest": digest(tree), **known_code, "plan": tree}]
+    commit, hashed = ((code or {}).get(key) for key in CODE)
+    return [*entries, Entry(at=at, digest=digest(tree), git_commit=commit, code_hash=hashed, plan=tree)]
 
 
 def register(folder: Path, plan: Plan, packed: Path | None = None, code: Mapping[str, str | None] | None = None) -> str:
@@ -183,21 +233,18 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
-def read_entries(folder: Path) -> list[dict[str, Any]]:
+def read_entries(folder: Path) -> list[Entry]:
     """The entries of study.json, first the registration; none where there is no file."""
     file = folder / FILE
     if not file.is_file():
         return []
-    try:
-        entries = list(json.loads(file.read_text(encoding="utf-8")))
-        for entry in entries:
-            Plan.read(entry["plan"])
-            if entry.get("digest", digest(entry["plan"])) != digest(entry["plan"]):
-                raise StudyError(f"the plan of {entry['at']} does not have its digest: it was changed by hand")
-        if not entries:
-            raise StudyError("there is no plan in it")
-    except (ValueError, KeyError, TypeError) as error:
-        raise StudyError(f"{file}: cannot be read ({type(error).__name__}: {error})") from None
+    entries = checked(json_tree(file.read_bytes(), file, StudyError), list[Entry], file, StudyError)
+    if not entries:
+        raise StudyError(f"{file}: there is no plan in it")
+    for number, entry in enumerate(entries):
+        Plan.read(entry["plan"], f"{file}, entry {number}")
+        if entry.get("digest", digest(entry["plan"])) != digest(entry["plan"]):
+            raise StudyError(f"{file}: the plan of {entry['at']} does not have its digest: it was changed by hand")
     return entries
 
 
@@ -230,7 +277,7 @@ def doubts(folder: Path, runs: Sequence[Run]) -> list[str]:
     found = []
     if entries[0]["plan"].get("pilot"):
         found.append("A pilot: nothing was registered to be decided, and its code need not have been committed.")
-    named = {entry["code_hash"] for entry in entries if entry.get("code_hash")}
+    named = {hashed for entry in entries if (hashed := entry.get("code_hash"))}
     if named and (others := {str(run.record.get("code_hash")) for run in runs} - named):
         found.append(f"Registered with the code {', '.join(sorted(named))}; runs ran {', '.join(sorted(others))}.")
     starts = [datetime.fromisoformat(str(run.record["started_at"])) for run in runs if run.record.get("started_at")]

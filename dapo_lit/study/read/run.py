@@ -57,8 +57,8 @@ class Run:
     @classmethod
     def of(cls, folder: Path, record: Mapping[str, Any], config: Mapping[str, Any], **read: Any) -> "Run":
         """A run whose run.json names it; `read`: the other fields."""
-        names: dict[str, Any] = {"study": str(record.get("study", "")), "seed": int(record["seed"])}
-        names |= {"arm": str(record["arm"]), "status": str(record.get("status", "unknown"))}
+        names: dict[str, Any] = {"study": record.get("study", ""), "seed": record["seed"]}
+        names |= {"arm": record["arm"], "status": record.get("status", "unknown")}
         return cls(folder, **names, record=record, config=config, **read)
 
     @property

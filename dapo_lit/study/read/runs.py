@@ -17,11 +17,22 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from dapo_lit.config.foreign import check_known_keys
 from dapo_lit.config.identity import same_experiment
 from dapo_lit.config.inputs import in_words, unexplained
-from dapo_lit.errors import DamagedError
+from dapo_lit.errors import DamagedError, one_line
 from dapo_lit.manifest import MANIFEST, RESTORE
-from dapo_lit.run_files import RECORD, TABLES, is_run, lost_files, read_config, read_metrics, read_record, read_table
+from dapo_lit.run_files import (
+    CONFIG,
+    RECORD,
+    TABLES,
+    is_run,
+    lost_files,
+    read_config,
+    read_metrics,
+    read_record,
+    read_table,
+)
 from dapo_lit.study.designs import in_order
 from dapo_lit.study.read.packed_cells import CELLS, read_packed
 from dapo_lit.study.read.registration import last_plan
@@ -181,8 +192,7 @@ def load(*paths: str | Path) -> Runs:
                         f"{in_words(names, run.config)}; name one of them"
                     )
     if not found:
-        reasons = "; ".join(f"{folder}: {reason}" for folder, reason in unreadable.items())
-        raise StudyError(f"none of the run folders can be read: {reasons}")
+        raise StudyError(f"none of the run folders can be read: {one_line(unreadable.values())}")
     plans = [last_plan(home) for home in sorted(homes)]
     order = in_order((run.arm for run in found.values()), [arm for plan in plans if plan for arm in plan.arms])
     runs = sorted(found.values(), key=lambda run: (run.study, order.index(run.arm), run.seed))
@@ -229,6 +239,7 @@ def read_run(folder: Path) -> Run:
     if not {"arm", "seed"} <= record.keys():
         reason = "names no arm and seed" if record else "is missing"
         raise DamagedError(f"{folder / RECORD} {reason}; {RESTORE}")
+    check_known_keys(config, folder / CONFIG)
     file = folder / "overrides.txt"
     return Run.of(
         folder,
@@ -237,7 +248,7 @@ def read_run(folder: Path) -> Run:
         metrics=metrics.table,
         faults=(*metrics.faults, *lost_files(folder, *TABLES)),
         not_finite=metrics.not_finite,
-        overrides=tuple(file.read_text(encoding="utf-8").splitlines()) if file.is_file() else (),
+        overrides=tuple(file.read_text(encoding="utf-8", errors="replace").splitlines()) if file.is_file() else (),
     )
 
 
