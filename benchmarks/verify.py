@@ -230,6 +230,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder with equivalence.jsonl and math_train.jsonl")
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     parser.add_argument("--math-verify-sample", type=int, default=1024, help="responses that math-verify scores")
+    parser.add_argument("--agreement-only", action="store_true", help="keep the speeds that --out has from before")
     arguments = parser.parse_args()
 
     rows = triples(arguments.data / "equivalence.jsonl")
@@ -245,6 +246,13 @@ def main() -> None:
     verdicts, _ = math_verify_verdicts([(pred, gold) for pred, gold, _ in rows])
     results["agreement"]["math-verify"] = counts(rows, verdicts)
     print(*(f"{name}: {found}" for name, found in results["agreement"].items()), sep="\n")
+
+    if arguments.agreement_only:  # no speed depends on it, and it needs no idle machine
+        before = json.loads(arguments.out.read_text(encoding="utf-8"))
+        arguments.out.write_text(
+            json.dumps(before | {"agreement": results["agreement"]}, indent=1) + "\n", encoding="utf-8"
+        )
+        return
 
     pairs = corpus(arguments.data, random.Random(0))
     hopeless = [(RewardProblem(f"hopeless-{n}", "", "42"), rf"\boxed{{{text}}}") for n, text in enumerate(HOPELESS)]

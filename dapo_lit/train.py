@@ -16,7 +16,7 @@ from dapo_lit.cli.command import attempt, compose_run, exit_code_of, run_command
 from dapo_lit.cli.jobs import arm_of
 from dapo_lit.cli.workers import Cell, in_child, run_cells, workers_for
 from dapo_lit.command_text import command
-from dapo_lit.config import Config
+from dapo_lit.config import Config, ConfigError
 from dapo_lit.data.templates import agreed_template
 from dapo_lit.errors import HeldError, UserError
 from dapo_lit.files import write_text
@@ -56,12 +56,16 @@ def train(config: Config, overrides: list[str]) -> None:
     from dapo_lit.runs.run_folder import run_path
 
     silence_libraries()
+    config, sizes = sized(config)
     with joined(config.trainer) as ranks:
         StatusLine.enabled = config.logger.progress != "none" and ranks.rank == 0
         torch.set_num_threads(config.trainer.threads)
-        # On a GPU: 16-bit products are what they are, and a float32 head loses nothing, since its factors have 8 bits.
-        torch.set_float32_matmul_precision("high" if config.trainer.strategy == "fsdp" else "highest")
+        torch.set_float32_matmul_precision("high" if config.trainer.tf32 else "highest")
+        if sizes and len(set(ranks.gather(sizes))) > 1:
+            raise ConfigError(f"the GPUs of this run have different sizes ({sizes}); give numbers instead of auto")
         run_start = RunStart(ranks)
+        if sizes and ranks.rank == 0:
+            print(sizes, flush=True)
         if ranks.rank > 0:
             follow(config, run_start)
             return
@@ -78,6 +82,31 @@ def train(config: Config, overrides: list[str]) -> None:
         if config.study is None:
             raise ExhaustedError(reason)
         print(f"warning: {reason}")
+
+
+def sized(config: Config) -> tuple[Config, str]:
+    """The config with what its `auto` are on this machine, and a line that says so.
+
+    Before the processes have a group: the simulation needs one of its own. Several must choose alike, so that only the
+    size of their GPUs counts there, and not what is free on each.
+    """
+    if not config.sized_by_gpu:
+        return config, ""
+    import torch
+
+    from dapo_lit.build.models import uses_gpu
+    from dapo_lit.forecast.fitting import fitted
+    from dapo_lit.preflight.machine import check_devices
+
+    trainer, memory = config.trainer, None
+    if uses_gpu(trainer):
+        check_devices(trainer, torch.cuda.device_count())
+        if trainer.devices * trainer.num_nodes > 1:
+            memory = torch.cuda.get_device_properties(0).total_memory
+        else:
+            memory, _ = torch.cuda.mem_get_info()
+    fit = fitted(config, memory)
+    return fit.config, fit.words
 
 
 def check_study(configs: Iterable[Config]) -> None:
@@ -97,6 +126,7 @@ def check_study(configs: Iterable[Config]) -> None:
     for config in configs:
         arm = arm_of(config)
         if not is_done(config, arm) and not packed_cell(config, arm):
+            config, _ = sized(config)
             torch.set_num_threads(config.trainer.threads)
             path = run_path(config, arm)
             parts = RunComponents(config, day=prompt_day(config, path))

@@ -1,9 +1,12 @@
 """The made parts of pages and the made files are what the packed cells and the YAML files of docs/ give."""
 
+import doctest
 import re
 from pathlib import Path
 
+import inline
 import made
+import measured
 import provenance
 import published
 import pytest
@@ -28,6 +31,13 @@ def test_every_beginning_of_a_made_part_has_its_end():
     for page in made.pages():
         text = page.read_text(encoding="utf-8")
         assert len(re.findall(r"<!-- made: ", text)) == len(made.PART.findall(text)), page
+        assert text.count("<!-- n: ") == text.count("<!-- /n -->") == len(inline.MARK.findall(text)), page
+
+
+def test_no_mark_of_a_number_starts_a_line():
+    """Markdown would end the paragraph there and show the rest of the line as it is."""
+    for page in made.pages():
+        assert not re.search(r"^ *<!-- (n: |/n)", page.read_text(encoding="utf-8"), re.MULTILINE), page
 
 
 @pytest.mark.parametrize("page", WITH_CELLS, ids=lambda page: page.parent.name)
@@ -58,3 +68,9 @@ def test_what_readme_says_was_found_is_short():
     text = (ROOT / "README.md").read_text(encoding="utf-8").split("## Found so far")[1].split("\n## ")[0]
     prose = re.sub(r"^\|.*$|^!\[.*$|<!--.*?-->|\]\([^)]*\)", "", text, flags=re.MULTILINE)
     assert len(prose.split()) <= 250
+
+
+def test_the_doctests_of_what_makes_numbers_hold():
+    for module in (inline, measured):
+        assert doctest.testmod(module).failed == 0
+        assert doctest.testmod(module).attempted > 0

@@ -150,7 +150,8 @@ ELSEWHERE = {f"algorithm.{key}": "tests/switches/test_switches.py" for key in ON
     "task.base": "tests/policy/test_base.py", "evaluation.benchmarks": "tests/test_benchmarks.py",
     "rollout.engine": "tests/engines, tests/vllm", "rollout.vllm.deterministic": "a GPU's: tests/gpu_contracts",
     "rollout.vllm.dtype": "tests/engines/test_vllm_settings.py",
-    "rollout.vllm.fp32_head": "tests/vllm", "trainer.sharding.dtype": "FSDP's: tests/lit/test_ranks.py",
+    "rollout.vllm.fp32_head": "tests/vllm", "trainer.tf32": "a GPU's: tests/test_fitting.py",
+    "trainer.sharding.dtype": "FSDP's: tests/lit/test_ranks.py",
     "algorithm.dynamic_sampling.max_staleness": "tests/rollout",
     "reward.deadline_s": "tests/preflight/test_reward_check.py",
 }  # fmt: skip

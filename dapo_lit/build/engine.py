@@ -44,7 +44,8 @@ def build_engine(
         settings = VllmSettings(
             max_model_tokens=max_tokens or config.max_position_embeddings,
             max_batch_size=rollout.max_batch_size,
-            **rollout.vllm.model_dump(exclude={"placement", "server", "dtype"}),
+            **rollout.vllm.model_dump(exclude={"placement", "server", "dtype", "kv_cache_gb"}),
+            kv_cache_gb=rollout.vllm.cache_gb,
         )
         return VllmEngine(config, eos_ids=ids, dtype=dtype, settings=settings)
     except ValueError as error:

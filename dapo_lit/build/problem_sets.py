@@ -42,9 +42,9 @@ def problems(config: Config) -> Problems:
     if task.deduplicate:
         train, counts = deduplicate(train)
         found.selection.add_duplicates(counts)
-        if not train:
-            raise DataError("task.deduplicate leaves no problem to train on: every statement has conflicting answers")
-    return replace(found, train=train[: task.num_problems])
+    train = train[: task.num_problems]
+    found.selection.refuse_empty(train, f"task.deduplicate={str(task.deduplicate).lower()}")
+    return replace(found, train=train)
 
 
 def _generated_problems(task: Task) -> Problems:

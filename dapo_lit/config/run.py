@@ -85,6 +85,16 @@ class Config(Section):
         return on_gpu and self.budget.steps >= COMPILING_PAYS if setting == "auto" else setting
 
     @property
+    def sized_by_gpu(self) -> list[str]:
+        """The keys that are `auto` and that the size of a GPU decides."""
+        values = {
+            "trainer.micro_batch_tokens": self.trainer.micro_batch_tokens,
+            "trainer.activation_checkpointing": self.trainer.activation_checkpointing,
+            "rollout.vllm.kv_cache_gb": self.rollout.vllm.kv_cache_gb,
+        }
+        return [key for key, value in values.items() if value == "auto"]
+
+    @property
     def last_step(self) -> int:
         """The step after which the run ends at the latest."""
         return self.fork.steps[0] + self.fork.horizon - 1 if self.fork and self.fork.steps else self.budget.steps
@@ -119,6 +129,11 @@ class Config(Section):
             yield (
                 f"{own} does not fit regime={self.regime.name}, which is a task with base policies of its own; "
                 "add ~regime to leave the regime out"
+            )
+        if self.trainer.micro_batch_tokens == "auto" and self.algorithm.token_level_denominator == "microbatch":
+            yield (
+                "trainer.micro_batch_tokens=auto would let the machine decide the gradient, which depends on the "
+                "micro-batch under algorithm.token_level_denominator=microbatch; give a number"
             )
         yield from self._faults_of_processes()
 

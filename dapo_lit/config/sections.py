@@ -168,8 +168,8 @@ class Vllm(Section):
     """In the trainer's process, or in vLLM servers on other GPUs or machines."""
     server: Annotated[VllmServer, EXECUTION]
     """Settings for placement=server."""
-    kv_cache_gb: Annotated[PositiveFloat, EXECUTION]
-    """GiB of the key-value cache."""
+    kv_cache_gb: Annotated[PositiveFloat | Literal["auto"], EXECUTION]
+    """GiB of the key-value cache; auto: what training leaves of a GPU, as far as max_batch_size sequences use it."""
     tensor_parallel: Annotated[PositiveInt, EXECUTION]
     """GPUs that share the engine's weights: neighbouring ranks."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"]
@@ -181,6 +181,13 @@ class Vllm(Section):
     """On a GPU: kernels whose result for a sequence does not depend on the batch, so that a step can be repeated."""
     sleep: Annotated[bool, EXECUTION]
     """On a GPU: free the memory of weights and cache while the policy trains."""
+
+    @property
+    def cache_gb(self) -> float:
+        """`kv_cache_gb` as a number."""
+        if self.kv_cache_gb == "auto":  # an evaluation, or an engine of one's own, knows of no trainer beside it
+            raise ValueError("rollout.vllm.kv_cache_gb=auto is chosen by the command `train`; give a number here")
+        return self.kv_cache_gb
 
 
 class Rollout(Section):

@@ -27,8 +27,9 @@ class Trainer(Section):
     sharding: Sharding
     threads: PositiveInt
     """Threads of torch in this process; 1 is fastest for tiny models."""
-    micro_batch_tokens: PositiveInt
-    """Tokens per forward and backward pass; sequences are packed without padding."""
+    micro_batch_tokens: PositiveInt | Literal["auto"]
+    """Tokens per forward and backward pass; sequences are packed without padding. auto: on a GPU the most that its free
+    memory holds by the simulation of `plan`, on a CPU 4,096."""
     shared_prompt: Literal["auto", "prefixes"] | bool
     """Compute a group's prompt once for all its completions (same gradient); auto: if it saves 15 % of the tokens;
     prefixes: whatever tokens its completions begin with, too."""
@@ -41,8 +42,18 @@ class Trainer(Section):
     compile: Literal["auto"] | bool
     """Compile the policy's layers and the head's arithmetic: the same numbers within rounding, a minute at the start;
     auto: on a GPU, in runs of 100 steps or more."""
-    activation_checkpointing: Literal["none", "full"]
-    """Recomputed in backward: nothing, or whole layers."""
+    tf32: Annotated[bool, SCIENCE]
+    """On a GPU: products of float32 tensors round their factors to 10 bits. Rows then differ from full float32 in the
+    third digit; 16-bit products do not change."""
+    activation_checkpointing: Literal["none", "full", "auto"]
+    """Recomputed in backward: nothing, or whole layers; auto: layers where a GPU's memory asks for it."""
+
+    @property
+    def tokens_at_once(self) -> int:
+        """`micro_batch_tokens` as a number."""
+        if self.micro_batch_tokens == "auto":  # a trainer of one's own (docs/library.md) has not chosen
+            raise ValueError("trainer.micro_batch_tokens=auto is chosen by the command `train`; give a number here")
+        return self.micro_batch_tokens
 
     def faults(self) -> Iterator[str]:
         size = self.devices * self.num_nodes

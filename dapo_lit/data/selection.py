@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dapo_lit.data.problem import Problem
+from dapo_lit.data.rows import DataError
 
 
 def statement_key(problem: Problem) -> tuple[str, ...]:
@@ -57,6 +58,15 @@ class SelectionReport:
             f"exact repetitions; {counts['restated']:,} restated (blanks or case differ); {counts['conflicting']:,} "
             "with conflicting answers"
         )
+
+    def refuse_empty(self, problems: Sequence[Problem], source: str) -> None:
+        """Raises DataError if nothing is left of `source`, with what was dropped on the way."""
+        if not problems:
+            dropped = "; ".join(self.lines) or "it holds none"
+            raise DataError(
+                f"{source}: no problem is left ({dropped}); of different answers to one statement none is known to be "
+                "right, so it is dropped: correct the answers, or take other data"
+            )
 
     def with_prompts(self, num_train: int, num_heldout: int, num_long: int, num_long_heldout: int) -> "SelectionReport":
         """A copy with the numbers of prompts that are used and of problems whose prompt was too long."""

@@ -4,19 +4,22 @@ The columns decide how a row is read:
 
     problem, answer         one problem; `id` is optional, everything else goes to `meta`
     others                  as `columns` names them (task.columns)
-    question, answer        the same; in GSM8K as published the number behind `####` is the answer (`1,080` becomes
-                            `1080`), and the text before it goes to `meta["solution"]`
+    question, answer        the same, as in GSM8K
+    prompt, solution        the same, as in TRL's data; also `answer` or `ground_truth`
     prompt, reward_model    DAPO-Math-17k as published, with `extra_info.index` as the id, and verl's other data (AIME
                             with every problem 32 times). 1.8 million rows, about 100 copies of each problem, all with
                             the prompt template around the statement: it is taken off, and duplicates are dropped
 
-A problem may be a list of chat messages that ends with the user's.
+A problem may be a list of chat messages that ends with the user's. Of an answer with text and `####` before its end, as
+in GSM8K, the end is the answer (`1,080` becomes `1080`), and the text goes to `meta["solution"]`. `read_problem` does
+this for every schema.
 
 Every row is checked before anything is returned; one message lists the bad rows with file and line.
 """
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from itertools import chain
 
@@ -139,43 +142,85 @@ def published_problems(
 ) -> tuple[list[Problem], dict[str, int]]:
     """The distinct problems of rows in the published schema, in order of first occurrence, and their counts."""
     prefix, suffix = PromptTemplate.load("dapo").around_problem()
-    seen: set[tuple[str, object]] = set()
+    seen: set[tuple[object, ...]] = set()
     problems: list[Problem] = []
     num_good = 0
     for row in rows:
         with bad_rows:
-            prompt = _user_message(row)
-            ground_truth = _part(row, "reward_model").get("ground_truth")
+            prompt, ground_truth = row.fields.get("prompt"), _part(row, "reward_model").get("ground_truth")
+            if not isinstance(prompt, list):
+                raise row.error('`prompt` must be a list of chat messages that ends with {"role": "user", ...}')
             # Most rows end here: a repetition needs no further checks because its first occurrence passed them all.
-            if isinstance(ground_truth, str | int | float) and (prompt, ground_truth) in seen:
+            texts = tuple(message.get("content") if isinstance(message, Mapping) else None for message in prompt)
+            repeats = all(isinstance(part, str | int | float) for part in (*texts, ground_truth))
+            if repeats and (*texts, ground_truth) in seen:
                 num_good += 1
                 continue
-            templated = prompt.startswith(prefix) and prompt.endswith(suffix)
-            statement = prompt.removeprefix(prefix).removesuffix(suffix) if templated else prompt
+            *before, last = prompt or [None]
+            text = last.get("content") if isinstance(last, Mapping) else None
+            if isinstance(text, str) and text.startswith(prefix) and text.endswith(suffix):
+                prompt = [*before, {**last, "content": text.removeprefix(prefix).removesuffix(suffix)}]
             info = dict(_part(row, "extra_info")) if row.fields.get("extra_info") is not None else {}
             index = info.pop("index", None)
-            problem = Problem(
-                problem=checks.statement(row, "prompt", statement),
-                answer=checks.answer(row, "reward_model.ground_truth", ground_truth),
+            others = {key: row.fields[key] for key in row.fields if key not in PUBLISHED}
+            problem = read_problem(
+                row,
+                checks,
+                problem=("prompt", prompt),
+                answer=("reward_model.ground_truth", ground_truth),
                 # A number is an index into this data set only; a text (DAPO's UUIDs) is unique by itself.
-                id=checks.unique_id(row, f"{checks.name}-{index}" if isinstance(index, int) else index, len(problems)),
-                meta={key: value for key, value in info.items() if value is not None},
+                identity=f"{checks.name}-{index}" if isinstance(index, int) else index,
+                number=len(problems),
+                meta={key: value for key, value in (others | info).items() if value is not None},
             )
             problems.append(problem)
-            seen.add((prompt, ground_truth))
+            if repeats:
+                seen.add((*texts, ground_truth))
             num_good += 1
     kept, counts = deduplicate(problems)
     return kept, counts | {"rows": num_good, "repeated": counts["repeated"] + num_good - len(problems)}
 
 
-def _user_message(row: Row) -> str:
-    """The text of the last message, which must be the user's; a system message is not part of the problem."""
-    prompt = row.fields.get("prompt")
-    if isinstance(prompt, list) and prompt and isinstance(prompt[-1], Mapping):
-        content = prompt[-1].get("content")
-        if prompt[-1].get("role") == "user" and isinstance(content, str):
-            return content
-    raise row.error('`prompt` must be a list of chat messages that ends with {"role": "user", "content": "..."}')
+PUBLISHED = ("prompt", "reward_model", "extra_info")
+"""The columns of DAPO-Math-17k and of verl's other data that are read; the others are kept with the problem."""
+_NUMBER_WITH_COMMAS = re.compile(r"[-+$]*[0-9][0-9,]*(?:\.[0-9]+)?")
+
+
+def read_problem(
+    row: Row,
+    checks: FieldChecks,
+    *,
+    problem: tuple[str, object],
+    answer: tuple[str, object],
+    identity: object,
+    number: int,
+    meta: Mapping[str, object],
+    needs: str = "`problem` and `answer`",
+) -> Problem:
+    """The one place where a row becomes a problem, whichever schema or `task.columns` says where its parts are.
+
+    Chat messages before the last stay with the problem. Of an answer that is a solution as GSM8K has them, the text
+    after `####` is the answer, and what stands before it is kept as `solution`.
+
+    problem, answer: the name of the column and its value. number: of the row, for one without `identity`.
+    """
+    problem_key, statement = problem
+    answer_key, wanted = answer
+    before: tuple[Mapping[str, str], ...] = ()
+    if isinstance(statement, list):
+        statement, before = checks.chat(row, problem_key, statement)
+    if isinstance(wanted, str) and "####" in wanted:
+        solution, _, after = (part.strip() for part in wanted.rpartition("####"))
+        if solution and after:
+            wanted = after.replace(",", "") if _NUMBER_WITH_COMMAS.fullmatch(after) else after
+            meta = {"solution": solution, **meta}
+    return Problem(
+        problem=checks.statement(row, problem_key, statement, needs=needs),
+        answer=checks.answer(row, answer_key, wanted, needs=needs),
+        id=checks.unique_id(row, identity, number),
+        meta=meta,
+        before=before,
+    )
 
 
 def _part(row: Row, key: str) -> Mapping[str, object]:
@@ -241,6 +286,7 @@ def load_with_selection(
     else:
         problems = _plain_problems(rows, checks, bad_rows, columns)
         bad_rows.check(len(problems))
+    selection.refuse_empty(problems, f"{key}={path}")
     return problems, selection
 
 
@@ -256,23 +302,19 @@ def _plain_problems(
         needs += ", or task.columns={problem: ..., answer: ...} names yours"
     for row in rows:
         with bad_rows:
-            problem_key = _column(row, own.get("problem"), "problem", "question")
-            answer_key = _column(row, own.get("answer"), "answer")
+            problem_key = _column(row, own.get("problem"), "problem", "question", "prompt")
+            trl = ("solution", "ground_truth") if problem_key == "prompt" and not own else ()
+            answer_key = _column(row, own.get("answer"), "answer", *trl)
             id_key = _column(row, own.get("id"), "id")
-            meta = {key: value for key, value in row.fields.items() if key not in (problem_key, answer_key, id_key)}
-            statement, answer = row.value(problem_key), row.value(answer_key)
-            before: tuple[Mapping[str, str], ...] = ()
-            if isinstance(statement, list):
-                statement, before = checks.chat(row, problem_key, statement)
-            if problem_key.lower() == "question" and isinstance(answer, str) and "####" in answer:
-                meta["solution"], _, answer = (part.strip() for part in answer.rpartition("####"))
-                answer = answer.replace(",", "")
-            problem = Problem(
-                problem=checks.statement(row, problem_key, statement, needs=needs),
-                answer=checks.answer(row, answer_key, answer, needs=needs),
-                id=checks.unique_id(row, row.value(id_key), len(problems)),
-                meta=meta,
-                before=before,
+            problem = read_problem(
+                row,
+                checks,
+                problem=(problem_key, row.value(problem_key)),
+                answer=(answer_key, row.value(answer_key)),
+                identity=row.value(id_key),
+                number=len(problems),
+                meta={k: value for k, value in row.fields.items() if k not in (problem_key, answer_key, id_key)},
+                needs=needs,
             )
             problems.append(problem)
             has_id |= row.value(id_key) is not None

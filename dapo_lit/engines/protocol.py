@@ -25,6 +25,7 @@ ARRAY_TYPES: dict[str, type[np.generic]] = {
 
 def token_ids(ids: Iterable[int]) -> TokenIds:
     """Token ids as the records hold them."""
+    # int32: half of what int64 takes, and a batch of the paper's size has tens of millions of tokens.
     return np.fromiter(ids, np.int32)
 
 
@@ -42,9 +43,11 @@ class ArrayRecord:
         for name, dtype in ARRAY_TYPES.items():
             value = vars(self).get(name)
             if value is not None and getattr(value, "dtype", None) != dtype:
+                # Records are frozen, so that a sample cannot change after its log-probs were measured.
                 object.__setattr__(self, name, np.asarray(value, dtype))
 
     def __eq__(self, other: object) -> bool:
+        # The generated __eq__ compares arrays with ==, which gives an array and no verdict.
         return type(other) is type(self) and all(
             _same(getattr(self, field.name), getattr(other, field.name))
             for field in fields(self)  # type: ignore[arg-type]
@@ -90,6 +93,7 @@ class Sample(ArrayRecord):
     @property
     def num_new_tokens(self) -> int:
         """Tokens that were not part of a PartialSample."""
+        # What this step paid for: tokens of an interrupted response were paid for by the step that drew them.
         return len(self.response_ids) - sum(count for _, count in self.earlier_versions)
 
     @property
@@ -153,10 +157,12 @@ class SampleRequest(ArrayRecord):
     @property
     def input_ids(self) -> TokenIds:
         """The prompt and the tokens that are already there, which the engine continues."""
+        # To an engine the tokens that are there already are a longer prompt.
         return np.concatenate([self.prompt_ids, self.partial.response_ids])
 
     def check_length(self, limit: int, max_model_tokens: int) -> None:
         """Raises ValueError for a prompt that is empty or leaves no room for a response of `limit` tokens."""
+        # Refused before the step: vLLM would end such a response early, and it would count as truncated.
         if not len(self.prompt_ids) or len(self.prompt_ids) + limit > max_model_tokens:
             raise ValueError(
                 f"prompt of {self.key} has {len(self.prompt_ids)} tokens; with {limit} of the response it must fit "
@@ -166,6 +172,7 @@ class SampleRequest(ArrayRecord):
 
 def token_bytes(policy: Any, dtype: torch.dtype) -> int:
     """Bytes of a token's keys and values; `policy` is its config."""
+    # Grouped heads store fewer keys than there are queries; families without the field have as many.
     key_heads = getattr(policy, "num_key_value_heads", None) or policy.num_attention_heads
     head_dim = getattr(policy, "head_dim", None) or policy.hidden_size // policy.num_attention_heads
     return int(2 * policy.num_hidden_layers * key_heads * head_dim * dtype.itemsize)
@@ -224,6 +231,7 @@ class RolloutEngine(ABC):
 
         The call itself raises what `open` and `SampleStream.submit` raise.
         """
+        # Outside the generator, or errors would come with the first sample instead of with the call.
         stream = self.open(sampling)
         stream.submit(requests)
         return run_to_end(stream)

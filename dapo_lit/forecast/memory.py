@@ -106,7 +106,7 @@ def resident_engine(config: Config, parameters: int) -> dict[str, float]:
     if rollout.vllm.placement == "server":
         return {}
     graphs = {"engine CUDA graphs": GRAPHS_GIB}
-    return graphs if rollout.vllm.sleep else weights | {"engine keys and values": rollout.vllm.kv_cache_gb} | graphs
+    return graphs if rollout.vllm.sleep else weights | {"engine keys and values": rollout.vllm.cache_gb} | graphs
 
 
 def _simulate(config: Config, sizes: dict[str, Any], layers: int, micro_batches: int) -> Memory:
@@ -114,7 +114,7 @@ def _simulate(config: Config, sizes: dict[str, Any], layers: int, micro_batches:
     size = settings.devices * settings.num_nodes
     others = {k: v for k, v in sizes.items() if k not in ("model_type", "num_hidden_layers", "layer_types")}
     shape = AutoConfig.for_model(sizes["model_type"], num_hidden_layers=layers, **{"vocab_size": 64} | others)
-    tokens = settings.micro_batch_tokens
+    tokens = settings.tokens_at_once
     longest = min(tokens, config.task.max_prompt_tokens + config.task.max_response_tokens)
     lengths = [longest] * (tokens // longest) + ([tokens % longest] if tokens % longest else [])
     packed = layout(lengths)

@@ -6,10 +6,11 @@ published steps. Needs no GPU and launches nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from rich.console import Console
 
+from dapo_lit.config import Config
 from dapo_lit.forecast.duration import FOLDER_BYTES_S, HELD_OUT_ERROR, Engines, Phase, Shape, Step, phases
 from dapo_lit.forecast.hardware import PlanConfig, architecture
 from dapo_lit.screen import print_table
@@ -23,14 +24,21 @@ VLLM_MEMORY_FRAC = 0.92
 
 
 def plan(config: PlanConfig, overrides: list[str]) -> None:
+    from dapo_lit.forecast.fitting import fitted
     from dapo_lit.forecast.memory import training_memory
 
     doing = "simulating a training micro-batch, layer by layer; quick=true takes less time"
     with Console(stderr=True).status(doing):  # on a terminal only
+        fit = fitted(config, None if config.trainer.accelerator == "cpu" else round(config.hardware.memory_gb * 1e9))
+        config = cast(PlanConfig, fit.config)
         memory = training_memory(config, config.quick)
+        lines = what_fits(config, memory)
+    if fit.words:
+        print(fit.words)
     gpus = config.trainer.devices * config.trainer.num_nodes
     print(f"{config.policy.name} ({memory.parameters / 1e9:.1f}B parameters) on {gpus} x {config.hardware.name}")
     print_memory(config, memory)
+    print("\n".join(lines))
     found = step_phases(config, memory)
     print_time(config, found, gpus)
 
@@ -71,7 +79,7 @@ def engines(config: PlanConfig, memory: Memory) -> Engines:
         return Engines(gpus, 1, slots, max(capacity - memory.state * 2**30 - weights, 1.0))
     if vllm.placement == "colocated":
         return Engines(
-            gpus / vllm.tensor_parallel, vllm.tensor_parallel, slots, vllm.kv_cache_gb * 2**30 * vllm.tensor_parallel
+            gpus / vllm.tensor_parallel, vllm.tensor_parallel, slots, vllm.cache_gb * 2**30 * vllm.tensor_parallel
         )
     cache = VLLM_MEMORY_FRAC * capacity * vllm.tensor_parallel - weights
     return Engines(len(vllm.server.urls), vllm.tensor_parallel, slots, max(cache, 1.0))
@@ -97,19 +105,46 @@ def print_memory(config: PlanConfig, memory: Memory) -> None:
     print_table(
         ("part", "GiB"), rows, left=("part",), title="memory per GPU (GiB), from the second micro-batch of an update on"
     )
-    if memory.peak <= capacity and spare >= 0:
-        print(f"fits into {config.hardware.memory_gb:.0f} GB, {capacity - memory.peak:.1f} GiB to spare in training")
-        return
-    if memory.peak <= capacity:
-        print(
-            f"does not fit into {config.hardware.memory_gb:.0f} GB: engine weights and cache next to the training state"
-        )
+    size = f"{config.hardware.memory_gb:.0f} GB"
+    if memory.peak > capacity:
+        print(f"does not fit into {size}: training, by {memory.peak - capacity:.1f} GiB")
+    elif spare < 0:
+        print(f"does not fit into {size}: engine weights and cache next to the training state")
         print(f"rollout.vllm.kv_cache_gb is at most {max(cache + spare, 0.0):.1f} there")
-        return
-    print(
-        f"does not fit into {config.hardware.memory_gb:.0f} GB: training. What helps: "
-        "trainer.activation_checkpointing=full, fewer trainer.micro_batch_tokens, rollout.vllm.sleep=true, more GPUs"
-    )
+    else:
+        print(f"fits into {size}, {capacity - memory.peak:.1f} GiB to spare in training")
+
+
+def what_fits(config: PlanConfig, memory: Memory) -> list[str]:
+    """The largest micro-batch and the fewest machines that fit; if the config does not, what makes it fit.
+
+    Only settings that the config does not have, each of them simulated.
+    """
+    from dapo_lit.forecast.fitting import changed, fewest_nodes, largest_micro_batch
+    from dapo_lit.forecast.memory import GIB, resident_engine
+
+    capacity, set_tokens = config.hardware.memory_gb * 1e9 / GIB, config.trainer.tokens_at_once
+    vllm, sharded = config.rollout.vllm, config.trainer.strategy == "fsdp"
+    ways: dict[str, Config] = {"": config}
+    if memory.peak > capacity and config.trainer.activation_checkpointing == "none":
+        ways["trainer.activation_checkpointing=full"] = changed(config, activation_checkpointing="full")
+    colocated = config.rollout.engine == "vllm" and vllm.placement == "colocated"
+    if memory.peak > capacity and colocated and not vllm.sleep:
+        asleep = config.rollout.model_copy(update={"vllm": vllm.model_copy(update={"sleep": True})})
+        for name, of in list(ways.items()):
+            ways[f"{name} rollout.vllm.sleep=true".strip()] = of.model_copy(update={"rollout": asleep})
+    lines = []
+    for name, of in ways.items():
+        tokens, _ = largest_micro_batch(of, capacity - sum(resident_engine(of, memory.parameters).values()))
+        if tokens and memory.peak <= capacity:
+            lines.append(f"largest micro-batch that fits: trainer.micro_batch_tokens={tokens} (set: {set_tokens})")
+        elif tokens:
+            lines.append(f"fits with {name} trainer.micro_batch_tokens={min(tokens, set_tokens)}".replace("  ", " "))
+    if sharded and (nodes := fewest_nodes(config, capacity)):
+        lines.append(f"fewest machines that fit: trainer.num_nodes={nodes} (set: {config.trainer.num_nodes})")
+    if not lines:
+        lines.append("no micro-batch, recomputation or sleep makes it fit: policy.lora, or trainer=fsdp on more GPUs")
+    return lines
 
 
 def rollout_memory(config: PlanConfig, memory: Memory, capacity: float) -> tuple[float, float, float]:
@@ -122,7 +157,7 @@ def rollout_memory(config: PlanConfig, memory: Memory, capacity: float) -> tuple
     weights = engine_weights(config, memory.parameters)
     if rollout.engine == "torch":
         return weights, engines(config, memory).cache_bytes / GIB, 0.0
-    cache = rollout.vllm.kv_cache_gb
+    cache = rollout.vllm.cache_gb
     return weights, cache, capacity - memory.state - weights - cache - GRAPHS_GIB
 
 

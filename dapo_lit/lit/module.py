@@ -213,7 +213,7 @@ class DAPOModule(LightningModule):
             temperature=self.config.rollout.temperature,
             fp32_head=trainer.fp32_head,
             compiles=compiles(self.config),
-            micro_batch_tokens=trainer.micro_batch_tokens,
+            micro_batch_tokens=trainer.tokens_at_once,
             shared_prompt=trainer.shared_prompt,
         )
 

@@ -84,6 +84,7 @@ def layout(
     [0, 1, 2, 3, 0, 1, 2, 4]
     """
     # NumPy throughout, so that nothing waits for the device.
+    # Segment lengths are on the host already; asking the device for them would stall it in every micro-batch.
     own = np.array(lengths)
     total = int(own.sum())
     sequences = paths(lengths, prompts, continued)
@@ -97,11 +98,13 @@ def layout(
         is_sequence[parents[(parents >= 0) & (before == whole[parents])]] = False
 
     gather, buckets, restore, offset = [], [], np.empty(total, np.int64), 0
+    # By length, because a bucket is padded to its longest: at 1.25 at most a fifth of it is padding.
     for segments in _similar(whole, is_sequence.nonzero()[0]):
         width = int(whole[segments[0]])
         # [segments, width] indices of their sequences' tokens, the last one repeated
         places = every[first[segments, None] + np.minimum(np.arange(width), whole[segments, None] - 1)]
         within = np.arange(width) < whole[segments, None]
+        # Shared tokens occur in several sequences; the last one written is read. Their attention is the same in each.
         restore[places[within]] = offset + within.ravel().nonzero()[0]
         gather.append(places.ravel())
         buckets.append(Bucket(len(segments), width))
@@ -111,11 +114,13 @@ def layout(
         return torch.from_numpy(values).to(device, non_blocking=True)
 
     return Layout(
+        # Positions start at 0 in each sequence: rotary embeddings must not see where the row puts it.
         positions=placed(np.arange(total) + np.repeat(before - (own.cumsum() - own), own))[None],
         gather=placed(np.concatenate(gather)),
         restore=placed(restore),
         buckets=tuple(buckets),
         cumulative_queries=placed(_cumulative(own)),
+        # The kernel wants them as numbers, so they must be known without asking the device.
         longest_query=int(own.max()),
         keys=None if prompts is None else placed(every),
         cumulative_keys=placed(_cumulative(whole)),
@@ -156,7 +161,9 @@ def _similar(lengths: np.ndarray, chosen: np.ndarray) -> list[np.ndarray]:
 def packed_hidden(model: PreTrainedModel, input_ids: Tensor, packed: Layout) -> Tensor:
     """Last hidden states [T, hidden] of packed tokens; sets the model's attention implementation to this one."""
     if model.config._attn_implementation != NAME:
+        # On first use: a model that only generates or is saved keeps the implementation of its config.
         model.set_attn_implementation(NAME)
+    # Without the head, whose logits nobody reads.
     output = model.base_model(
         input_ids=input_ids[None],
         position_ids=packed.positions,
@@ -187,12 +194,15 @@ def packed_attention(
     query [1, heads, T, D], key and value [1, key heads, T, D] -> [1, T, heads, D]. Dropout is not applied: a policy's
     log-probs must not depend on it.
     """
+    # A sink takes probability from every token; ignoring it would give log-probs of another model.
     if s_aux is not None:
         raise ValueError("attention sinks")
+    # Without a layout (pre-training, tests) the numbers must be transformers' own.
     if packed_layout is None:
         if softcap is not None:
             return _attend(query, key, value, attention_mask, scaling, softcap).transpose(1, 2).contiguous(), None
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **others)
+    # The batch has one row; the kernels want tokens first.
     rows = [x[0].transpose(0, 1) for x in (query, key, value)]
     if softcap is None and has_variable_length_kernel(query):
         out = _variable_length(rows[0], rows[1], rows[2], packed_layout, scaling, sliding_window)
@@ -216,9 +226,11 @@ def takes_grouped_heads() -> bool:
 def _variable_length(
     query: Tensor, key: Tensor, value: Tensor, packed: Layout, scaling: float | None, window: int | None
 ) -> Tensor:
-    from torch.nn.attention.varlen import varlen_attn  # imports kernels that a CPU build may lack
+    # Imports kernels that a CPU build may lack.
+    from torch.nn.attention.varlen import varlen_attn
 
     if packed.keys is not None:
+        # A shared prompt is gathered for each response: its keys are copied, its layers are computed once.
         key, value = key.index_select(0, packed.keys), value.index_select(0, packed.keys)
     options: dict[str, Any] = {}
     repeats = query.shape[1] // key.shape[1]
@@ -253,6 +265,7 @@ def _bucketed(
     softcap: float | None,
 ) -> Tensor:
     """[T, heads, D] -> [T, heads, D], with one attention call a bucket."""
+    # Padding repeats a real token: finite, and hidden by the causal mask.
     gathered = [x.index_select(0, packed.gather) for x in (query, key, value)]
     sizes = [bucket.num_sequences * bucket.width for bucket in packed.buckets]
     outputs = []
@@ -261,6 +274,7 @@ def _bucketed(
         mask = None
         if window is not None and window < bucket.width:
             place = torch.arange(bucket.width, device=query.device)
+            # A sliding window is not a causal mask, so the fused path of `is_causal` cannot be used.
             distance = place[:, None] - place
             mask = (distance >= 0) & (distance < window)
         # Padding is at the end, so causal attention hides it from every token of the sequence.
@@ -285,7 +299,9 @@ def _attend(
     scores = query @ key.transpose(2, 3) * (query.shape[3] ** -0.5 if scaling is None else scaling)
     scores = softcap * torch.tanh(scores / softcap)
     if mask is None:
+        # Of [W, W] and not of [B, heads, W, W]: it is broadcast.
         mask = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device).tril()
+    # A softmax in bfloat16 sums to 1 within a percent only.
     wide = torch.promote_types(query.dtype, torch.float32)
     return scores.masked_fill(~mask, float("-inf")).softmax(-1, dtype=wide).to(query.dtype) @ value
 

@@ -88,6 +88,7 @@ class BaseSpec:
         }
 
     def folder_name(self) -> str:
+        # The recipe is the name: a policy of another recipe is never taken from the cache for this one.
         digest = hashlib.sha256(json.dumps(self.recipe(), sort_keys=True).encode()).hexdigest()
         return f"base-{digest[:16]}"
 
@@ -121,6 +122,7 @@ def prepare_base(spec: BaseSpec, cache: Path | None = None) -> Path:
 def _missing(spec: BaseSpec, cache: Path) -> list[BaseSpec]:
     """The base policies to be made, each a stage longer than the one before: those after the longest that is cached."""
     found: list[BaseSpec] = []
+    # From the longest: stages build on each other, and what is cached is not made again.
     for length in reversed(range(len(spec.stages) + 1)):
         each = replace(spec, stages=spec.stages[:length])
         if (cache / each.folder_name()).is_dir():
@@ -152,6 +154,7 @@ def random_model(architecture: Mapping[str, object], tokenizer: PreTrainedTokeni
     """
     values = dict(architecture)
     try:
+        # 1/sqrt(width) keeps the first logits of order 1 at any width.
         values.setdefault("initializer_range", float(values["hidden_size"]) ** -0.5)  # type: ignore[arg-type]
         config = AutoConfig.for_model(
             values.pop("model_type"),
@@ -165,8 +168,10 @@ def random_model(architecture: Mapping[str, object], tokenizer: PreTrainedTokeni
         with torch.random.fork_rng(devices=[]), torch.no_grad(), torch.device("cpu"):
             torch.manual_seed(seed)
             model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+            # A first pass here, where a size that does not fit is an error of the config.
             model(input_ids=torch.zeros(1, 2, dtype=torch.long, device="cpu"))
-    except Exception as error:  # a size that is missing, negative, or does not divide another
+    except Exception as error:
+        # A size that is missing, negative, or does not divide another.
         reason = str(error).strip().splitlines()[-1].strip()
         raise UserError(
             f"policy.architecture: no model has these sizes ({type(error).__name__}: {reason}); sizes are positive, "
@@ -181,9 +186,11 @@ def random_model(architecture: Mapping[str, object], tokenizer: PreTrainedTokeni
 def _train_stage(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, spec: BaseSpec, report: Report) -> None:
     stage = spec.stages[-1]
     seed = pretraining_seed(spec.seed, len(spec.stages))
+    # All drawn first: the length of a stage, and nothing else, decides how far its generator goes.
     drawn = list(islice(stage.demonstrations.stream(seed), stage.updates * stage.batch_size))
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as fast as more for a tiny model, and the same rounding everywhere
+    # As fast as more for a tiny model, and the same rounding everywhere.
+    torch.set_num_threads(1)
     try:
         train_supervised(
             model,
@@ -202,6 +209,7 @@ def _rows(tokenizer: PreTrainedTokenizerFast, demonstrations: list[Demonstration
     prompts = tokenizer([d.prompt for d in demonstrations], return_attention_mask=False)["input_ids"]
     responses = tokenizer([d.response for d in demonstrations], return_attention_mask=False)["input_ids"]
     end = [tokenizer.eos_token_id]
+    # A demonstration that does not end teaches the policy to run into the limit, which some studies need.
     return [(p, r + end if d.ends else r) for p, r, d in zip(prompts, responses, demonstrations, strict=True)]
 
 
@@ -222,7 +230,8 @@ def character_tokenizer(characters: str) -> PreTrainedTokenizerFast:
         raise ValueError(f"need different ASCII characters, not {characters!r}")
     # For a folder with a Qwen2 model, transformers always uses its Qwen2 tokenizer class, a byte-level BPE with the
     # unknown token <|endoftext|>. This tokenizer is the same, without merges, so it survives saving and loading.
-    tokens = [PAD, EOS, *characters.replace(" ", "Ġ").replace("\n", "Ċ")]  # byte-level names of space and line break
+    # Byte-level names of space and line break.
+    tokens = [PAD, EOS, *characters.replace(" ", "Ġ").replace("\n", "Ċ")]
     vocabulary = {token: index for index, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.BPE(vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -41,6 +41,7 @@ def weights_of(folder: Path) -> str:
     """A digest of the weights in a policy's folder."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
+        # By name, as the order of an index is no part of the model.
         files = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
         return digest_of(f"{name} {_file_digest(folder / name)}".encode() for name in files)
     return _file_digest(folder / "model.safetensors")[:16]
@@ -57,6 +58,7 @@ def tokenizer_of(folder: Path, ends: Iterable[int]) -> str:
     """A digest of a tokenizer's files and of the tokens that end a response, which other files name as well."""
     files = [folder / name for name in TOKENIZER]
     files += sorted((folder / "additional_chat_templates").glob("*.jinja"))
+    # Names with contents, so that an empty file is not a missing one.
     pieces = [piece for file in files if file.is_file() for piece in (file.name.encode(), file.read_bytes())]
     return digest_of([*pieces, json.dumps(sorted(ends)).encode()])
 
@@ -69,6 +71,7 @@ def _file_digest(file: Path) -> str:
             return hashlib.file_digest(opened, "sha256").hexdigest()
         digest.update(size.to_bytes(8, "little"))
         for part in range(PARTS):
+            # The last part ends with the file: a file that was cut differs.
             opened.seek(part * (size - PART) // (PARTS - 1))
             digest.update(opened.read(PART))
     return digest.hexdigest()

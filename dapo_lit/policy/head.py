@@ -55,8 +55,10 @@ class Head:
     def of(cls, model: PreTrainedModel) -> Self:
         """The head of a causal language model. A sharded one must be gathered."""
         layer, config = model.get_output_embeddings(), model.config.get_text_config()
+        # By the fields of the config, as transformers has no common name: missing one gives log-probs of another model.
         scale = getattr(config, "logit_scale", None) or 1.0  # Cohere
-        scaling = getattr(config, "logits_scaling", None)  # Granite divides by it, HyperCLOVA X multiplies
+        # Granite divides by it, HyperCLOVA X multiplies.
+        scaling = getattr(config, "logits_scaling", None)
         if scaling:
             scale = scaling if config.model_type == "hyperclovax" else 1 / scaling
         softcap = getattr(config, "final_logit_softcapping", None)  # Gemma 2
@@ -68,6 +70,7 @@ class Head:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[n, V] logits, float32 or wider: for few tokens, since autograd keeps all of them."""
+        # For base policies in pre-training, which are tiny; the updates go through HeadPass.
         logits = _widened(hidden @ self.weight.t())
         if self.bias is not None:
             logits = logits + self.bias
@@ -82,6 +85,7 @@ def chunk_rows(vocabulary: int, device: str) -> int:
     On a CPU, fewer rows leave the matrix products waiting for the head's weights. A GPU needs several hundred before
     its arithmetic takes as long as reading them; 2,048 rows of a vocabulary of 152k are 1.2 GB in float32.
     """
+    # Whichever is more: a tiny vocabulary takes many rows, a large one is bounded by memory.
     return max(CHUNK_ELEMENTS // vocabulary, CHUNK_ROWS.get(device, CHUNK_ROWS["cuda"]))
 
 
@@ -101,6 +105,7 @@ def token_logprobs(
     rows [n]: the packed token of `input_ids` [T] whose hidden state predicts each target. `fp32`: the head is computed
     in float32 even if the weights are narrower.
     """
+    # Not model(...): its own forward would make the logits of every token, prompts included.
     hidden = packed_hidden(model, input_ids, packed)[rows]
     head = Head.of(model)
     return scores(hidden, head, targets, temperature=temperature, fp32=fp32, rows_per_chunk=rows_per_chunk)
@@ -118,6 +123,7 @@ def scores(
     """Log-probs [n] of `targets` [n], with gradient, and entropies [n], from hidden states [n, hidden size]."""
     if fp32:
         hidden, head = _widened(hidden), head.widened()
+    # A function of autograd's own, so that backward recomputes logits instead of keeping [n, V].
     logprobs, entropy = _Scores.apply(hidden, head.weight, head.bias, targets, _form(head, temperature, rows_per_chunk))
     return logprobs, entropy
 
@@ -129,16 +135,19 @@ class Chunk:
         self.tokens = tokens
         """Their places among the n."""
         self._owner = owner
+        # The one tensor as large as [c, V]; everything below overwrites it.
         logits = _product(owner.hidden[tokens], owner.weight)
         targets, form = owner.targets[tokens], owner.form
         self._log_p: Tensor | None = None
-        if owner.entropy_gradient:  # the only one that needs another tensor as large as the probabilities
+        # The only one that needs another tensor as large as the probabilities.
+        if owner.entropy_gradient:
             centred, self._of_cap = centre(logits, owner.bias, form.cap, form.temperature)
             logprobs, entropy, self._p, log_total = measure(centred, targets)
             self._log_p = centred.sub_(log_total[:, None])
         else:
             of_chunk = owner.arithmetic.measured(logits, owner.bias, targets, form.cap, form.temperature)
             logprobs, entropy, self._p, self._of_cap = of_chunk
+        # Detached from the head on purpose: autograd sees the loss formula, and the way back to the logits is below.
         self.logprobs = logprobs.requires_grad_()
         """[c] nats, a leaf of autograd: `backward` reads the slope of the loss here."""
         self.entropy = entropy.requires_grad_(owner.entropy_gradient)
@@ -150,14 +159,17 @@ class Chunk:
         Once only: the probabilities are overwritten and freed before the next chunk needs as much memory.
         """
         owner, temperature = self._owner, self._owner.form.temperature
+        # Entropy costs a tensor [c, V] more in backward, so only where the loss has a bonus.
         leaves = [self.logprobs] if self._log_p is None else [self.logprobs, self.entropy]
-        slopes = torch.autograd.grad(loss, leaves)  # autograd for the loss formula only, on [c] numbers
+        # Autograd for the loss formula only, on [c] numbers.
+        slopes = torch.autograd.grad(loss, leaves)
         of_entropy = None
         if self._log_p is not None:
             of_entropy = back_through_entropy(self._p, self._log_p, self.entropy.detach(), slopes[1], temperature)
         targets = owner.targets[self.tokens]
         d_logits = owner.arithmetic.back_through_softmax(self._p, targets, slopes[0], temperature)
         if of_entropy is not None:
+            # Added as logits' gradients, before the two matrix products that both share.
             d_logits.add_(of_entropy)
         owner.sums.add(owner.hidden, owner.weight, self.tokens, d_logits, self._of_cap)
         del self._p, self._log_p, self._of_cap
@@ -186,13 +198,16 @@ class HeadPass:
     ) -> None:
         if fp32:
             hidden, head = _widened(hidden), head.widened()
+        # Kept with their graph: `with_gradient` hangs the gradients on them at the end.
         self._inputs = (hidden, head.weight, head.bias)
         self.hidden, self.weight, self.bias = hidden.detach(), head.weight.detach(), head.bias
         if self.bias is not None:
             self.bias = self.bias.detach()
         self.targets, self.entropy_gradient = targets, entropy_gradient
         self.form = _form(head, temperature, rows_per_chunk)
+        # Only the arithmetic between the products: those are in the libraries' kernels already.
         self.arithmetic = compiled() if compiles else EAGER
+        # A frozen head (adapters) has no gradient, which saves the largest of the three products.
         needed = tuple(x is not None and x.requires_grad for x in self._inputs)
         self.sums = _Sums(self.hidden, self.weight, self.bias, needed)
 
@@ -235,6 +250,7 @@ class _Form(NamedTuple):
 
 
 def _form(head: Head, temperature: float, rows: int | None = None) -> _Form:
+    # Scale and temperature in one: x = scale (W h + b) / temperature needs one pass over [c, V].
     cap = None if head.softcap is None else head.softcap / head.scale
     rows = rows or chunk_rows(len(head.weight), head.weight.device.type)
     return _Form(temperature / head.scale, cap, rows)
@@ -242,6 +258,8 @@ def _form(head: Head, temperature: float, rows: int | None = None) -> _Form:
 
 def _product(hidden: Tensor, weight: Tensor) -> Tensor:
     """[c, V] W h, float32 or wider."""
+    # The tensor cores add in float32; rounding their sums to bfloat16 would lose what old and new log-probs differ
+    # by.
     if has_wide_products(weight):
         return torch.mm(hidden, weight.t(), out_dtype=torch.float32)
     return _widened(torch.mm(hidden, weight.t()))
@@ -252,16 +270,20 @@ class _Sums:
 
     def __init__(self, hidden: Tensor, weight: Tensor, bias: Tensor | None, needed: tuple[bool, ...]) -> None:
         wide = torch.promote_types(weight.dtype, torch.float32)
+        # Every row is written by exactly one chunk.
         self.hidden = torch.empty_like(hidden) if needed[0] else None
+        # Wide: hundreds of chunks are added, and in bfloat16 the last ones would vanish.
         self.weight = torch.zeros_like(weight, dtype=wide) if needed[1] else None
         self.bias = torch.zeros_like(bias, dtype=wide) if bias is not None and needed[2] else None
         self.dtype = weight.dtype
 
     def add(self, hidden: Tensor, weight: Tensor, chunk: slice, d_logits: Tensor, slope: Tensor | None) -> None:
         if slope is not None:
+            # The chain rule of the soft cap, before anything is multiplied with it.
             d_logits = d_logits.mul_(slope)
         if self.bias is not None:
             self.bias += d_logits.sum(0)
+        # Narrow for the product, as in a backward pass of the model itself.
         d_logits = d_logits.to(weight.dtype)
         if self.hidden is not None:
             torch.mm(d_logits, weight, out=self.hidden[chunk])
@@ -293,6 +315,7 @@ class _Scores(torch.autograd.Function):
             logprobs[chunk], entropy[chunk], _, _ = form.measured(logits, bias, targets[chunk])
         ctx.save_for_backward(hidden, weight, bias, targets)
         ctx.form = form
+        # It is measured only; a loss that differentiates it takes HeadPass.
         ctx.mark_non_differentiable(entropy)
         return logprobs, entropy
 
@@ -302,6 +325,7 @@ class _Scores(torch.autograd.Function):
         form: _Form = ctx.form
         sums = _Sums(hidden, weight, bias, ctx.needs_input_grad)
         for chunk in form.chunks(len(targets)):
+            # The same products as in forward: time instead of the memory of [n, V].
             _, _, p, of_cap = form.measured(_product(hidden[chunk], weight), bias, targets[chunk])
             d_logits = back_through_softmax(p, targets[chunk], of_logprobs[chunk], form.temperature)
             sums.add(hidden, weight, chunk, d_logits, of_cap)
@@ -314,8 +338,10 @@ class _KnownGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: Tensor, gradients: tuple[Tensor | None, ...], *inputs: Tensor | None) -> Tensor:
         ctx.save_for_backward(*gradients)
+        # A clone, because a function of autograd must not return an input as its output.
         return value.clone()
 
     @staticmethod
     def backward(ctx: Any, of_value: Tensor) -> tuple[Tensor | None, ...]:
+        # Scaled by the gradient of the value, which is 1 unless a strategy scales the loss.
         return None, None, *(None if g is None else g * of_value.to(g.dtype) for g in ctx.saved_tensors)

@@ -35,6 +35,7 @@ def opened(file: Path) -> Iterator[Any]:
 
 def files_of_tensors(folder: Path) -> dict[str, Path]:
     """The file of every tensor in a folder."""
+    # Its map is read rather than every file's header: a model of 100 files lies on a slow disk.
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         return {
@@ -110,14 +111,18 @@ def load_model(path: str | Path, *, dtype: torch.dtype = torch.float32) -> PreTr
     place = _locate(path)
     local = Path(place)
     try:
-        with quiet_transformers(), torch.device("cpu"):  # Lightning builds under another one
+        # Lightning builds under another one.
+        with quiet_transformers(), torch.device("cpu"):
             model, read = AutoModelForCausalLM.from_pretrained(
                 place, dtype=dtype, ignore_mismatched_sizes=True, output_loading_info=True, **NO_CODE
             )
-    except Exception as error:  # transformers, safetensors and the hub raise kinds of their own
+    except Exception as error:
+        # Transformers, safetensors and the hub raise kinds of their own.
         raise (damage(local, "model", error) if local.is_dir() else _missing(path, error)) from error
     # transformers would fill these with random numbers.
+    # ignore_mismatched_sizes above, so that all faults are named here in one line.
     check_fit(path, lacking=sorted(read["missing_keys"]), reshaped=sorted(read["mismatched_keys"]))
+    # Tied by config, untied in the file: transformers would drop the file's head without a word.
     ties = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     if ties and head is not None and head.weight is not embedding.weight and not head.weight.equal(embedding.weight):
@@ -139,13 +144,16 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(place, **NO_CODE)
     except Exception as error:  # as in load_model
         raise (damage(local, "tokenizer", error) if local.is_dir() else _missing(path, error)) from error
+    # Of the class, as each family has other files.
     files = set(tokenizer.vocab_files_names.values())
     if local.is_dir() and not any((local / file).is_file() for file in files):
-        raise FileNotFoundError(  # transformers would make a tokenizer without a vocabulary
+        # Transformers would make a tokenizer without a vocabulary.
+        raise FileNotFoundError(
             f"policy.path={path}: the folder has no tokenizer: none of {', '.join(sorted(files))}; copy the tokenizer "
             "files of the model into it"
         )
     if tokenizer.pad_token is None:
+        # For transformers' own checks; nothing here looks at it.
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
@@ -161,6 +169,7 @@ def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple
         tokenizer.eos_token_id,
         end_of_turn(tokenizer),
     ):
+        # A config has one id or a list of them.
         found.update([ids] if isinstance(ids, int) else ids or [])
     if not found:
         raise ValueError("neither the model nor its tokenizer has an EOS token; responses could never end")
@@ -171,6 +180,7 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int | None:
     """The token that closes an assistant's message in the chat template: the first special one after its text, also one
     that only tokenizer.json calls special (as Llama 3 has `<|eot_id|>`), else the first that was added to the
     vocabulary."""
+    # Without special tokens of its own, or the first would be the beginning of a text.
     ids = tokenizer.encode(turn_ending(tokenizer), add_special_tokens=False)
     added = tokenizer.added_tokens_decoder
     special = {*tokenizer.all_special_ids, *(token for token, about in added.items() if about.special)}
@@ -195,6 +205,7 @@ def _locate(path: str | Path) -> str:
     local = Path(path).expanduser()
     if (local / "config.json").is_file():
         return str(local)
+    # A path that looks like a folder is never asked of the hub.
     if local.exists() or local.is_absolute():
         raise _missing(path, f"no config.json in {local}")
     _check_hub(path)
@@ -208,8 +219,10 @@ def _check_hub(path: str | Path) -> None:
     """
     try:
         if not isinstance(try_to_load_from_cache(str(path), "config.json"), str):
+            # Ten seconds, and no retry.
             HfApi().model_info(str(path), timeout=10)
-    except Exception as error:  # from the HTTP client, the hub or an invalid id: the model is not there
+    except Exception as error:
+        # From the HTTP client, the hub or an invalid id: the model is not there.
         raise _missing(path, error) from error
 
 
@@ -252,6 +265,7 @@ def save_policy(
     if folder.exists():
         raise FileExistsError(f"{folder} already exists; move it away or choose another folder")
     folder.parent.mkdir(parents=True, exist_ok=True)
+    # A killed process must not leave a folder that loads and lacks a file.
     with replacing(folder) as draft:
         draft.mkdir()
         with quiet_transformers():

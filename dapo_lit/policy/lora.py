@@ -36,15 +36,18 @@ def add_adapters(model: PreTrainedModel, *, rank: int, alpha: float, targets: Se
     Their values are undefined until `init_adapters` is called; the model may be on the meta device. Adapters are always
     float32: updates of bfloat16 numbers with a small learning rate are lost to rounding.
     """
-    from peft import LoraConfig, inject_adapter_in_model  # takes a second, and most runs have no use for it
+    # Takes a second, and most runs have no use for it.
+    from peft import LoraConfig, inject_adapter_in_model
 
+    # By the last part of the name: every layer has a matrix of that name.
     found = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     if missing := sorted(set(targets) - found):
         raise ValueError(
             f"policy.lora: the policy has no matrices {', '.join(missing)}; it has {', '.join(sorted(found))}"
         )
     settings = LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(targets), lora_dropout=0.0, bias="none")
-    inject_adapter_in_model(settings, model, adapter_name=NAME, low_cpu_mem_usage=True)  # no memory, no random numbers
+    # No memory, no random numbers.
+    inject_adapter_in_model(settings, model, adapter_name=NAME, low_cpu_mem_usage=True)
     for layer in _layers(model).values():
         for adapter in (layer.lora_A[NAME], layer.lora_B[NAME]):
             adapter.weight = nn.Parameter(
@@ -75,10 +78,12 @@ def init_adapters(model: nn.Module, seed: int) -> None:
     for name, parameter in model.named_parameters():
         if not is_adapter(name):
             continue
+        # The whole matrix on every rank, then its own part: drawing shards would depend on their number.
         whole = torch.zeros(parameter.shape, device="cpu")
         if ".lora_A." in name:
             generator = torch.Generator(device="cpu").manual_seed(adapter_seed(seed, name))
             whole.uniform_(-1.0, 1.0, generator=generator)
+            # kaiming_uniform with a = sqrt(5), as in peft and torch.nn.Linear.
             whole /= parameter.shape[1] ** 0.5
         if isinstance(parameter, DTensor):
             local = parameter.to_local()
@@ -95,7 +100,8 @@ def without_adapters(model: nn.Module) -> Iterator[None]:
     """Disables the adapters inside the block: the model is the base that training started from."""
     layers = _layers(model).values()
     for layer in layers:
-        layer._disable_adapters = True  # its enable_adapters() would change requires_grad as well
+        # Its enable_adapters() would change requires_grad as well.
+        layer._disable_adapters = True
     try:
         yield
     finally:
@@ -110,6 +116,7 @@ def scales(model: nn.Module) -> dict[str, float]:
 
 def merged_matrix(matrix: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
     """W + scale B A in the dtype of W, rounded once."""
+    # Float32 for the sum: a product that is rounded before it is added loses its small entries.
     return (matrix.float() + scale * (b.float() @ a.float())).to(matrix.dtype)
 
 
@@ -144,5 +151,6 @@ def _layers(model: nn.Module) -> dict[str, Any]:
 
 def only_trained(module: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The trained tensors of a state dict: a checkpoint of adapters leaves out the base, which does not change."""
+    # By requires_grad and not by name: a critic's head is trained too.
     trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
     return {name: tensor for name, tensor in state.items() if name in trained}

@@ -45,6 +45,7 @@ def train_supervised(
     if not rows or not all(len(response) for _, response in rows):
         raise ValueError("supervised training needs rows, each with at least one response token")
     parameters = [p for p in model.parameters() if p.requires_grad]
+    # Settings of small language models; part of no config, as base policies are made once and packed.
     optimizer = torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.01)
     warmup = max(1, round(WARMUP * updates))
     batches = random_batches(rows, batch_size, seed)
@@ -67,7 +68,9 @@ def train_supervised(
 
 def accumulate_gradient(model: PreTrainedModel, batch: Sequence[Example], micro_batches: int) -> float:
     """Adds the gradient of the batch's loss to the parameters; returns that loss."""
+    # Of the whole batch, before it is split: the same denominator for every micro-batch.
     num_tokens = sum(len(response) for _, response in batch)
+    # Sorted within the batch: less padding, and the same sum.
     by_length = sorted(batch, key=lambda row: len(row[0]) + len(row[1]))
     size = -(-len(by_length) // micro_batches)
     total = 0.0
@@ -101,6 +104,7 @@ def _pad(rows: Sequence[Example], device: torch.device) -> tuple[torch.Tensor, t
     for index, (prompt, response) in enumerate(rows):
         end = len(prompt) + len(response)
         ids[index, :end] = torch.tensor([*prompt, *response], device="cpu")
+        # Loss on the response only: prompts are given in training too.
         labels[index, len(prompt) : end] = torch.tensor(response, device="cpu")
     return ids.to(device), labels.to(device)
 
@@ -111,5 +115,6 @@ def random_batches(rows: Sequence[Example], batch_size: int, seed: int) -> Itera
     order: list[int] = []
     while True:
         while len(order) < batch_size:
+            # In front, so that pop takes what is left of the old epoch first.
             order = rng.sample(range(len(rows)), len(rows)) + order
         yield [rows[order.pop()] for _ in range(batch_size)]

@@ -21,6 +21,7 @@ class Critic(nn.Module):
 
     def __init__(self, policy: PreTrainedModel) -> None:
         super().__init__()
+        # A copy, not shared: PPO's value loss would otherwise move the policy.
         self.backbone = deepcopy(policy.base_model)
         self.head = nn.Linear(policy.config.hidden_size, 1, device="cpu")
         nn.init.zeros_(self.head.weight)
@@ -40,6 +41,7 @@ class Reference:
     """
 
     def __init__(self, policy: PreTrainedModel) -> None:
+        # With adapters the base is frozen, so it is the reference: no second copy of the weights.
         self.is_policy = has_adapters(policy)
         self.model = policy if self.is_policy else deepcopy(policy).requires_grad_(False).eval()
 
@@ -51,6 +53,7 @@ class Reference:
                 yield self.model
         else:
             if not isinstance(self.model, FSDPModule):
+                # On first use: Lightning moves the policy, and nothing else knows of this copy.
                 self.model.to(device)
             yield self.model
 
@@ -58,4 +61,5 @@ class Reference:
         """Frees the gathered weights of a sharded copy; a sharded policy's backward pass frees its own."""
         for module in (self.model, self.model.get_output_embeddings()):
             if isinstance(module, FSDPModule) and not self.is_policy:
+                # No backward pass follows a reference, so nothing else would.
                 module.reshard()

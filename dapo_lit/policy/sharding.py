@@ -35,16 +35,20 @@ def shard(
     dtype: of weights and activations in forward and backward; gradients are reduced in float32. None: the model's.
     separate_head: an untied head is a group of its own, gathered after the last layer.
     """
+    # Reduced in float32: a sum over many ranks in bfloat16 loses small gradients.
     precision = MixedPrecisionPolicy(
         param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None, cast_forward_inputs=False
     )
     group: dict[str, Any] = {"mesh": mesh, "mp_policy": precision}
+    # A group a layer: one layer is gathered while the one before it computes.
     for layer in decoder_layers(model):
         fully_shard(layer, **group)
     head = model.get_output_embeddings()
     if separate_head and head is not None and not model.config.tie_word_embeddings:
-        fully_shard(head, **group)  # a tied head is the embedding, which is in the root's group
+        # A tied head is the embedding, which is in the root's group.
+        fully_shard(head, **group)
     fully_shard(model, **group)
+    # The loss is divided by the tokens of all ranks (Eq. 12); FSDP2's mean would divide it once more.
     _sum_gradients(model)
     gather_in_run(model)
 
@@ -58,8 +62,10 @@ def shard_value_head(head: nn.Linear, mesh: DeviceMesh) -> None:
 def _sum_gradients(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, FSDPModule):
-            module.set_gradient_divide_factor(1.0)  # by default FSDP2 divides by the number of ranks
-            module.set_force_sum_reduction_for_comms(True)  # else a reduction (PREMUL_SUM) that gloo does not have
+            # By default FSDP2 divides by the number of ranks.
+            module.set_gradient_divide_factor(1.0)
+            # Else a reduction (PREMUL_SUM) that gloo does not have.
+            module.set_force_sum_reduction_for_comms(True)
 
 
 def empty_model(folder: str | Path, dtype: torch.dtype) -> PreTrainedModel:
@@ -72,6 +78,7 @@ def empty_model(folder: str | Path, dtype: torch.dtype) -> PreTrainedModel:
         config = AutoConfig.from_pretrained(folder, **NO_CODE)
     except Exception as error:  # as in load_model
         raise damage(Path(folder), "model", error) from error
+    # Real buffers: they are computed, no file has them, and empty ones would hold what the memory had.
     with init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     model.tie_weights()  # the context gave each module its own parameter
@@ -83,6 +90,7 @@ def empty_model(folder: str | Path, dtype: torch.dtype) -> PreTrainedModel:
             f"policy.path={folder}: trainer.strategy=fsdp cannot read the weights of {model.config.model_type}, whose "
             "tensors transformers rearranges while it loads them; use trainer.strategy=single, or a dense model"
         )
+    # Before anything is sharded: afterwards a wrong shape is an error of one rank, and the others hang.
     check_headers(Path(folder), {name: tuple(parameter.shape) for name, parameter in model.named_parameters()})
     return model.eval()
 
@@ -93,10 +101,12 @@ def load_shards(model: PreTrainedModel, folder: str | Path, device: torch.device
 
     model: a causal language model, or its base model without head. Adapters are left undefined.
     """
+    # Collected before to_empty, which replaces them by memory as it is.
     buffers = [(module, name, buffer) for module in model.modules() for name, buffer in module._buffers.items()]
     model.to_empty(device=device)
     for module, name, buffer in buffers:  # to_empty lost their values
         module._buffers[name] = None if buffer is None else buffer.to(device)
+    # Every rank opens every file and reads its rows: no rank broadcasts, so none holds the whole model.
     places = files_of_tensors(Path(folder))
     tied = model.config.tie_word_embeddings
     prefix = f"{model.base_model_prefix}." if model.base_model is model else ""
@@ -122,6 +132,7 @@ def _read(parameter: Tensor, file: Path, name: str) -> None:
             rows = tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))
             local = parameter.to_local()
             if local.numel():
+                # Only these rows are read from disk.
                 local.copy_(tensors.get_slice(name)[rows])
 
 
@@ -135,20 +146,24 @@ def full_tensors(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
         (name, module) for name, module in model.named_modules() if isinstance(module, FSDPModule)
     ]
     if not sharded:
+        # Not named_parameters: the state dict has a tied head under both names, as engines expect.
         yield from merged(model.state_dict().items(), model)
         return
     prefixes = {f"{name}." for name, _ in sharded if name}
     for prefix, module in sharded:
         module.unshard()
         start = f"{prefix}." if prefix else ""
+        # A parameter belongs to the innermost group; the root's unshard gathers only its own.
         below = {p for p in prefixes if p.startswith(start) and p != start}
         own = [
             (start + name, parameter.detach())
-            for name, parameter in module.named_parameters(remove_duplicate=False)  # a tied head has two names
+            # A tied head has two names.
+            for name, parameter in module.named_parameters(remove_duplicate=False)
             if not any((start + name).startswith(p) for p in below)
         ]
         whole = [(name, t.full_tensor() if isinstance(t, DTensor) else t) for name, t in own]
         yield from merged(whole, model)
+        # Before the next group: two gathered groups at once may not fit.
         module.reshard()
 
 
@@ -165,5 +180,6 @@ def merged(named: Iterable[tuple[str, Tensor]], model: nn.Module) -> Iterator[tu
         matrix, _, kind = name.partition(".base_layer")
         if kind == ".weight" and matrix in factors:
             a, b = (tensors[f"{matrix}.lora_{side}.default.weight"] for side in "AB")
+            # Engines know no adapters; the sum is rounded once, to the dtype of the matrix.
             tensor = merged_matrix(tensor, a, b, factors[matrix])
         yield matrix + kind, tensor

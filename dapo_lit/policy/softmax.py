@@ -28,9 +28,11 @@ def centre(logits: Tensor, bias: Tensor | None, cap: float | None, temperature: 
     slope = None
     if cap is not None:
         logits.div_(cap).tanh_()
-        slope = 1 - logits.square()  # the derivative of tanh, before the next line overwrites it
+        # The derivative of tanh, before the next line overwrites it.
+        slope = 1 - logits.square()
         logits.mul_(cap)
     logits.div_(temperature)
+    # Minus the maximum, or exp overflows at logits above 88.
     return logits.sub_(logits.amax(-1, keepdim=True)), slope
 
 
@@ -40,6 +42,7 @@ def measure(centred: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, T
     `sum` adds pairwise, log_softmax on the CPU sequentially: its log-probs are three times as far from float64 at a
     vocabulary of 49k.
     """
+    # Once: log-probs, entropies and both gradients come from these probabilities.
     p = centred.exp()
     total = p.sum(-1)
     p.div_(total[:, None])
@@ -51,6 +54,7 @@ def measure(centred: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, T
 
 def back_through_softmax(p: Tensor, targets: Tensor, slopes: Tensor, temperature: float) -> Tensor:
     """dloss / dlogits [c, V] from dloss / dlogprobs [c]; overwrites the probabilities."""
+    # (1[target] - p) * slope / temperature, without a tensor for the one-hot.
     return p.mul_(-slopes[:, None]).scatter_add_(1, targets[:, None], slopes[:, None]).div_(temperature)
 
 

@@ -33,6 +33,7 @@ T = TypeVar("T")
 def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
     """The layers in their order, whatever the model's family calls them; `model` may be without its head."""
     config = model.config.get_text_config()
+    # By number and not by name: families call the list layers, h or blocks.
     for module in model.base_model.modules():
         if isinstance(module, nn.ModuleList) and len(module) == config.num_hidden_layers:
             return module
@@ -58,13 +59,17 @@ def wrap_layers(
     recomputes: backward computes the activations of each layer again.
     """
     if compiles:
+        # First: a compiled layer that has traced the attention keeps it.
         leave_uncompiled()
         for layer in decoder_layers(model):
+            # `dynamic`, or every new number of tokens compiles every layer again.
             layer.forward = torch.compile(layer.forward, dynamic=True)
     if compute_in is not None:
         layers = decoder_layers(model)
-        for layer in layers:  # each its own weights, when it runs: a recomputed layer casts them again
+        # Each its own weights, when it runs: a recomputed layer casts them again.
+        for layer in layers:
             layer.forward = partial(_with_cast, tuple(layer.modules()), compute_in, layer.forward)
+        # What is outside has no forward of its own that could cast it: the head's weight is read directly.
         inside = set(layers.modules())
         outside = tuple(module for module in model.modules() if module not in inside)
         model.run = MethodType(partial(_run_cast, outside, compute_in), model)
@@ -89,7 +94,8 @@ def run(model: PreTrainedModel, function: Callable[..., T], *args: Any, **kwargs
 def _run_gathered(model: PreTrainedModel, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     head = model.get_output_embeddings()
     own_group = isinstance(head, FSDPModule)
-    if own_group:  # its weight is read directly; its forward, which would gather it, is never called
+    # Its weight is read directly; its forward, which would gather it, is never called.
+    if own_group:
         head.unshard()
     result = function(model, *args, **kwargs)
     if own_group and not torch.is_grad_enabled():  # otherwise backward reshards it
@@ -122,6 +128,7 @@ def _cast(modules: Iterable[nn.Module], dtype: torch.dtype) -> Iterator[None]:
     places = [(module, name, p) for module in modules for name, p in module._parameters.items() if p is not None]
     for module, name, parameter in places:
         if parameter not in copies:
+            # Through autograd: the gradient comes back in the wide dtype of the parameter.
             copies[parameter] = parameter.to(dtype)
         # An attribute in an instance's own dictionary hides the parameter of that name, which nn.Module looks up last.
         module.__dict__[name] = copies[parameter]
@@ -129,4 +136,5 @@ def _cast(modules: Iterable[nn.Module], dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         for module, name, _ in places:
+            # The optimiser must find the wide weights again, also after an error.
             del module.__dict__[name]

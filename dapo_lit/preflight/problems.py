@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from dapo_lit.config import ConfigError
 from dapo_lit.data.problem import Problem
-from dapo_lit.data.selection import statement_key
+from dapo_lit.data.rows import is_number
+from dapo_lit.data.selection import deduplicate, statement_key
 from dapo_lit.data.sources import DataError
 from dapo_lit.errors import RewardError
 from dapo_lit.preflight.table import Finding
@@ -42,7 +43,7 @@ def check_labels(train: Sequence[Problem], equivalent: Equivalent | None) -> tup
     message = (
         f"{rows:,} of {len(train):,} training problems are given with different answers, such as {first.id} "
         f"({first.answer!r}) and {other.id} ({other.answer!r}), so right responses would be punished; correct them, or "
-        "task.deduplicate=true drops them"
+        f"task.deduplicate=true drops them and keeps {len(deduplicate(train)[0]):,} of {len(train):,} rows"
     )
     if equivalent and rows > CONTRADICTING * len(train):
         raise DataError(message)
@@ -60,13 +61,50 @@ def check_leakage(train: Sequence[Problem], evaluations: Mapping[str, Sequence[P
             continue
         message = (
             f"{key}: {len(leaked):,} of {len(problems):,} problems are trained on as well, such as {leaked[0].id}, so "
-            "their accuracy says nothing about others; evaluate on other problems, or leave these out "
-            "of training (docs/tasks.md#choosing-problems)"
+            f"their accuracy says nothing about others; evaluate on other problems, or leave {_rows_of(leaked, train)} "
+            "out of training (docs/tasks.md#choosing-problems)"
         )
         if len(leaked) > LEAKED * len(problems):
             raise ConfigError(message)
         warnings.append(message)
     return tuple(warnings)
+
+
+def _rows_of(problems: Sequence[Problem], train: Sequence[Problem]) -> str:
+    keys = {*map(statement_key, problems)}
+    return f"their {sum(statement_key(problem) in keys for problem in train):,} of {len(train):,} rows"
+
+
+LOOKED_AT = 200
+"""Problems whose other columns are compared with what the policy reads."""
+COLUMNS_NAMED = 8
+
+
+def unseen_columns(problems: Sequence[Problem]) -> tuple[str, ...]:
+    """A line that names the columns of text that reach neither the prompt nor the reference; none for those that are
+    the same in every row, as the name of a source.
+    """
+    looked = problems[:LOOKED_AT]
+    unseen = []
+    for name in dict.fromkeys(name for problem in looked for name in problem.meta):
+        values = [_texts(problem.meta.get(name)) for problem in looked]
+        reads = ["\n".join([p.problem, p.answer, *(m["content"] for m in p.before)]) for p in looked]
+        missed = any(text not in read for texts, read in zip(values, reads, strict=True) for text in texts)
+        if missed and (len(looked) == 1 or len({*map(str, values)}) > 1):
+            unseen.append(name)
+    if not unseen:
+        return ()
+    more = f" and {len(unseen) - COLUMNS_NAMED} more" if len(unseen) > COLUMNS_NAMED else ""
+    return (f"columns that the policy does not see: {', '.join(unseen[:COLUMNS_NAMED])}{more}",)
+
+
+def _texts(value: object) -> list[str]:
+    """The texts in a value of a column, numbers written as text left out."""
+    if isinstance(value, Mapping):
+        value = [*value.values()]
+    if isinstance(value, list):
+        return [text for part in value for text in _texts(part)]
+    return [value.strip()] if isinstance(value, str) and value.strip() and not is_number(value) else []
 
 
 UNREACHABLE_REFUSED, UNREACHABLE_WARNED = 0.5, 0.01

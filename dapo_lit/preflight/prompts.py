@@ -9,6 +9,7 @@ from pathlib import Path
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dapo_lit.config import ConfigError
+from dapo_lit.data.selection import deduplicate
 from dapo_lit.data.sources import DataError
 from dapo_lit.data.templates import PromptTemplate
 from dapo_lit.policy.load import eos_ids, turn_ending
@@ -83,9 +84,11 @@ def check_prompts(
     distinct, lengths = len({*map(tuple, encoded)}), [len(ids) for ids in encoded]
     warnings = []
     if distinct < (1 - REPEATED) * len(prompts):
-        warnings.append(
-            f"{len(prompts):,} problems have only {distinct:,} distinct prompts; task.deduplicate=true keeps each once"
-        )
+        kept = len(deduplicate([prompt.problem for prompt in prompts])[0])
+        cure = f"task.deduplicate=true keeps {kept:,} of these rows"
+        if kept == len(prompts):
+            cure = "their rows differ in what the prompt does not show"
+        warnings.append(f"{len(prompts):,} problems have only {distinct:,} distinct prompts; {cure}")
     warnings += _lost_messages(prompts, dropped, template, key)
     warnings += _unread_ends(prompts, template, tokenizer, model, key)
     tokens = f"{min(lengths, default=0)} to {max(lengths, default=0)} tokens"

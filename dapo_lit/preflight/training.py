@@ -11,7 +11,7 @@ from dapo_lit.policy.wrap import decoder_layers
 from dapo_lit.preflight.idle_settings import check_switches
 from dapo_lit.preflight.machine import check_devices
 from dapo_lit.preflight.policy import check_dtype, check_policy
-from dapo_lit.preflight.problems import check_labels, check_leakage, check_references, try_rewards
+from dapo_lit.preflight.problems import check_labels, check_leakage, check_references, try_rewards, unseen_columns
 from dapo_lit.preflight.prompts import check_prompts, check_tokenizer
 from dapo_lit.preflight.table import Finding, run_checks
 
@@ -67,7 +67,19 @@ def _check_device(parts: RunComponents) -> Finding:
     if uses_gpu(trainer):
         check_devices(trainer, torch.cuda.device_count())
     size = trainer.devices * trainer.num_nodes
-    return Finding(f"{parts.engine_device.type}, {size} process{'es' if size > 1 else ''}")
+    words = f"{parts.engine_device.type}, {size} process{'es' if size > 1 else ''}, {parts.config.compute_dtype}"
+    words += f", micro-batches of {trainer.tokens_at_once:,} tokens"
+    return Finding(words, precision_warnings(parts.config, parts.engine_device))
+
+
+def precision_warnings(config: Config, device: torch.device) -> tuple[str, ...]:
+    """Says where products are less exact than the dtype that a run computes in."""
+    if device.type == "cpu" or config.compute_dtype != "float32" or not config.trainer.tf32:
+        return ()
+    return (
+        "float32 products are TF32, with factors of 10 bits: rows differ from full float32's in the third digit; "
+        "trainer.tf32=false computes them in full",
+    )
 
 
 def _check_problems(parts: RunComponents) -> Finding:
@@ -86,7 +98,8 @@ def _check_problems(parts: RunComponents) -> Finding:
         )
     parts.check_answers([*train, *heldout])
     warnings = check_labels(train, None if parts.verifier.function else parts.verifier.equivalent)
-    return Finding(f"{len(train):,} to train on; the rule can use every reference answer", warnings)
+    unseen = unseen_columns(train) if parts.config.task.name == "file" else ()
+    return Finding(f"{len(train):,} to train on; the rule can use every reference answer", warnings, unseen)
 
 
 def check_policy_parts(parts: RunComponents) -> Finding:

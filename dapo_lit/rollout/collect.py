@@ -49,6 +49,7 @@ class ProblemOrder:
         epoch, place = divmod(self.position, self.num_problems)
         if self._cached is None or self._cached[0] != epoch:
             self._cached = (epoch, epoch_permutation(self.num_problems, self.seed, epoch))
+        # The whole state: an order that continues from this number gives the next problem.
         self.position += 1
         return self._cached[1][place]
 
@@ -93,10 +94,12 @@ class Collector:
         StopRequestedError if a stop was asked for, ExhaustedError with on_exhausted=error when max_rounds are spent,
         and EngineError or LostSampleError where the engine fails.
         """
+        # A copy at the start is cheaper than undoing: groups hold references, and their tokens are shared.
         before = self.state_dict()
         try:
             return self._collect(step, policy_version)
-        except BaseException:  # Ctrl-C too: what a run saves on its way out is the state after a whole step
+        except BaseException:
+            # Ctrl-C too: what a run saves on its way out is the state after a whole step.
             self.load_state_dict(before)
             raise
 
@@ -104,20 +107,26 @@ class Collector:
         carried, expired = self._take_carried(policy_version - self.setup.rules.max_staleness)
         collection = StepCollection(self.setup, step, carried, expired, self.keep_rate, self._next_position)
         collection.run()
+        # Also where the batch is full: workers still hold samples of this step, which would arrive in the next one.
         collection.drain()
+        # `examined` ends with the last accepted group. Later groups that happened to end are the short ones.
         accepted, generated = collection.accepted, [g.group for g in collection.examined]
         fresh = accepted
         if not collection.admission.full:
+            # Fewer mixed groups than wanted within the allowance: what then is a choice of the config.
             accepted = self._fill(accepted, generated, step)
         if self.setup.rules.on_exhausted == "replay":
             # Those that the next step may replay.
             assert self.setup.engine.version is not None
+            # Sampled ahead, groups are that much older when they are trained on.
             ahead = policy_version - self.setup.engine.version
             self.earlier = [g for g in self.earlier + fresh if step - g.step + ahead < self.setup.rules.max_staleness]
+        # After metrics have no more use of the keep rate as it was, and before they report what was carried out.
         surplus = self._settle(collection)
         metrics = sampling_metrics(collection, accepted, self.carried, policy_version)
         metrics["sampling/keep_rate"] = self.keep_rate.value
-        self.setup.engine.release_memory()  # before anything is returned: if it fails, the state goes back
+        # Before anything is returned: if it fails, the state goes back.
+        self.setup.engine.release_memory()
         metrics |= collection.costs()
         return CollectedStep(step, policy_version, accepted, generated, metrics, surplus, collection.tokens_generated)
 
@@ -126,10 +135,12 @@ class Collector:
         kept: list[OpenGroup] = []
         expired: list[OpenGroup] = []
         for group in self.carried:
+            # Marked so that metrics count each sample in the step that paid for it.
             group.carried, group.ended_earlier = True, group.finished
             version = group.oldest_version
             (expired if version is not None and version < oldest_version else kept).append(group)
         self.carried = []
+        # First in line: an expired problem was submitted earlier than any that the order would give.
         self.returned = [group.position for group in expired] + self.returned
         return kept, expired
 
@@ -140,11 +151,14 @@ class Collector:
         dropped: list[OpenGroup] = []
         self.carried = []
         for group in collection.leftover:
+            # An unfinished group may still turn out unmixed, so carrying it is a bet; a finished one is known.
             keeps = (mode != "none" and group.group.passes(rules)) if group.finished else mode == "all"
             (self.carried if keeps else dropped).append(group)
+        # Otherwise problems with long answers, which are dropped more often, would be trained on less.
         again = [g.position for g in dropped if mode == "none" or not g.finished]
         self.returned = again + self.returned
         self.keep_rate.update(*collection.admission.counts)
+        # Halved at the end of a step: the policy changes, and an old rate asks for the wrong number of groups.
         self.keep_rate.end_step()
         return [g.group for g in dropped if g.finished]
 
@@ -163,8 +177,10 @@ class Collector:
             case "train_smaller":
                 return accepted
             case "replay":
+                # Newest first: the older a sample is, the further the policy has moved from what drew it.
                 return (accepted + self.earlier[::-1])[: rules.num_prompts]
             case "top_up":
+                # Their advantages are 0: they keep the batch at its size, and the mean over tokens falls.
                 unmixed = [g for g in generated if g.comparable and not g.passes(rules)]
                 return accepted + unmixed[: rules.num_prompts - len(accepted)] if accepted else []
 
@@ -174,6 +190,7 @@ class Collector:
             "keep_rate": (self.keep_rate.kept, self.keep_rate.generated),
             "carried": [g.saved() for g in self.carried],
             "returned": list(self.returned),
+            # Problems are in the data; a checkpoint has their names only.
             "earlier": [replace(g, problem=g.problem.stub) for g in self.earlier],
         }
 
@@ -195,6 +212,7 @@ class Collector:
             raise DataError(
                 f"the checkpoint has unfinished responses to {name}, and the data has {problem.id} there; {SAME_DATA}"
             )
+        # The state may be loaded twice (after a failed step), and collection changes groups in place.
         copy = saved.copy()
         copy.group.problem = problem
         return copy

@@ -27,6 +27,8 @@ class KeepRate:
     @property
     def value(self) -> float:
         """1 while nothing is known. One kept group is added to the counts, so that the estimate is never 0."""
+        # Laplace's rule with one success: after many groups without a mixed one the rate stays positive, and asks for
+        # many.
         return (self.kept + 1) / (self.generated + 1)
 
     def update(self, kept: int, generated: int) -> None:
@@ -50,6 +52,7 @@ def groups_in_flight(missing: int, keep_rate: float, margin: float) -> int:
     if missing <= 0:
         return 0
     spread = margin * math.sqrt(1 - keep_rate)
+    # The bound is quadratic in sqrt(u k).
     root = (spread + math.sqrt(spread**2 + 4 * missing)) / 2  # of u * k
     return math.ceil(root**2 / keep_rate - 1e-9)
 
@@ -89,6 +92,7 @@ class CollectionRules:
     @property
     def allowance(self) -> int:
         """Groups that may be submitted in a step; those carried over from an earlier one do not count."""
+        # Without dynamic sampling every group is kept, so more rounds would be more than the batch.
         allowance = (self.max_rounds if self.dynamic_sampling else 1) * self.num_prompts
         return min(allowance, self.max_groups or allowance)
 
@@ -103,6 +107,7 @@ def keeps(rules: CollectionRules, num_correct: int, num_completions: int, *, equ
     >>> [keeps(rules, correct, 4, equal_rewards=False) for correct in range(5)]
     [False, True, True, True, False]
     """
+    # verl's filter_groups.metric=score; Eq. 11 counts correct answers.
     if rules.filter_on == "shaped_reward":
         return not equal_rewards
     margin = rules.pass_rate_margin * num_completions  # 0 in Eq. 11
@@ -129,7 +134,8 @@ class Admission:
         self._submitted = 0
         self._num_carried = 0  # they have the first places
         self._open = 0
-        self._batch_end = 0  # of the batch that is waited for, where groups are requested in batches
+        # End of the batch that is waited for, where groups are requested in batches.
+        self._batch_end = 0
         self.front = 0
         """Place of the oldest unfinished group."""
         self.kept = 0
@@ -149,16 +155,21 @@ class Admission:
         """The group in `place` has ended."""
         if self._outcomes[place] is not None:
             raise ValueError(f"the group in place {place} has already ended")
+        # Off: GRPO, which trains on every group and gets advantage 0 from unmixed ones.
         keeps = mixed or not self.rules.dynamic_sampling
         self._outcomes[place] = keeps
         self._open -= 1
+        # Carried groups were kept because they are mixed: they would raise the rate.
         if place >= self._num_carried:
             self._rate.update(int(keeps), 1)
         self.kept += keeps
+        # The cut moves only to the left from here on: an earlier group that turns out mixed pushes the last one out.
         if keeps and self.kept == self.rules.num_prompts:
             self.cut = self._last_kept(len(self._outcomes))
-        elif keeps and self.cut is not None and place < self.cut:  # it takes the place of the last one
+        elif keeps and self.cut is not None and place < self.cut:
+            # It takes the place of the last one.
             self.cut = self._last_kept(self.cut)
+        # The oldest unfinished group bounds everything: until it ends, what comes after it cannot be accepted for good.
         while self.front < len(self._outcomes) and self._outcomes[self.front] is not None:
             self.front += 1
 
@@ -174,9 +185,11 @@ class Admission:
         if rules.request_groups is not None:
             return self._rest_of_batch(rules.request_groups)
         in_flight = groups_in_flight(missing, self._rate.value, rules.margin) if rules.dynamic_sampling else missing
+        # Early in a run the rate is a guess of 1 or of a few groups; asking for more than a batch on it wastes a batch.
         if self._rate.generated < min(RELIABLE_GROUPS, rules.num_prompts / 2):
             in_flight = min(in_flight, rules.num_prompts)
         ahead = len(self._outcomes) - self.front
+        # One endless answer at the front would otherwise let submission run on through the whole allowance.
         window = max(1, round(rules.window * rules.num_prompts))
         return max(0, min(in_flight - self._open, rules.allowance - self._submitted, window - ahead))
 
@@ -195,6 +208,8 @@ class Admission:
         """`num_prompts` groups are accepted, and none before them is unfinished."""
         if self.rules.request_groups is not None and self._open:
             return False
+        # Not as soon as enough are kept: an unfinished group before the cut may be mixed, and it comes first. Taking
+        # whoever ends first would fill batches with short answers.
         return self.cut is not None and self.front > self.cut
 
     @property
@@ -213,6 +228,7 @@ class Admission:
 
         Carried groups would bias it: finished ones are only carried if they are mixed.
         """
+        # Groups beyond the cut are left out: those of them that ended are the ones with short answers.
         examined = max(0, self.num_examined - self._num_carried)
         return sum(place >= self._num_carried for place in self.accepted), examined
 

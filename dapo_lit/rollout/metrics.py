@@ -33,6 +33,7 @@ MARK = re.compile(r"\?")
 
 def rollout_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
     """Over all completions with a verdict of a step, before any filtering; null where there is nothing to average."""
+    # Missing verdicts count in the bounds and the error rates and nowhere else.
     ended = [c for g in groups for c in [*g.completions, *g.missing]]
     groups = [g for g in groups if g.completions]
     completions = [c for g in groups for c in g.completions]
@@ -43,6 +44,7 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
     return {
         **{f"rollout/{key}": value for key, value in _outcome(completions).items()},
         "rollout/reward_shaped": _mean(c.reward_shaped for c in completions),
+        # A maximum and not a percentile: it says whether the limit of response tokens is reached.
         "rollout/length_max": max((c.num_tokens for c in completions), default=None),
         "rollout/length_cv": _variation([c.num_tokens for c in completions]),
         "rollout/length_correct": _mean(c.num_tokens for c in completions if c.correct),
@@ -52,6 +54,7 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
         "rollout/groups_mixed_frac": _mean(g.mixed for g in groups),
         "rollout/entropy": entropy,
         "rollout/prob_mean": prob_mean,
+        # By bytes of the token ids: two tokenisations of one text are two samples.
         "rollout/unique_frac": _mean(
             len({c.sample.response_ids.tobytes() for c in g.completions}) / n
             for g, n in zip(groups, sizes, strict=True)
@@ -88,8 +91,10 @@ def batch_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
     then they reinforce its short answers. Advantages here are those of Eq. 9, whatever the run's estimator.
     """
     completions = [c for g in groups for c in g.completions]
+    # Always Eq. 9, whatever estimator trains: a definition never depends on a switch, or arms could not be compared.
     advantages = [a for g in groups for a in _relative([c.reward_shaped for c in g.completions])]
     in_wrong = [g.num_correct == 0 for g in groups for _ in g.completions]
+    # Absolute sizes: advantages of a group sum to 0.
     size = sum(map(abs, advantages))
     size_in_wrong = sum(abs(a) for a, wrong in zip(advantages, in_wrong, strict=True) if wrong)
     reinforced = [c for c, a in zip(completions, advantages, strict=True) if a > 0 and not c.correct]
@@ -110,6 +115,7 @@ def _relative(rewards: Sequence[float]) -> list[float]:
     """
     if math.isclose(min(rewards), max(rewards)):
         return [0.0] * len(rewards)
+    # ddof=1 as in torch.std, which the trainers of GRPO and DAPO use.
     mean, deviation = float(np.mean(rewards)), float(np.std(rewards, ddof=1))
     return [(reward - mean) / deviation for reward in rewards]
 
@@ -125,7 +131,8 @@ def reflects(text: str, pattern: re.Pattern[str] = WORDS) -> bool:
     >>> reflects("However,\\nwait a moment, let's rethink"), reflects("7+4=11;?7+4=11;#11", MARK)
     (True, True)
     """
-    return pattern.search(text.replace("\u2019", "'")) is not None  # typographic apostrophes
+    # Typographic apostrophes.
+    return pattern.search(text.replace("\u2019", "'")) is not None
 
 
 def repetition(ids: TokenIds) -> float:
@@ -165,6 +172,7 @@ def sampling_metrics(
     policy_version: of the weights that train on the step.
     """
     rules = step.admission.rules
+    # By identity: two submissions of a problem may be equal in every field.
     used = {id(group) for group in accepted} | {id(group.group) for group in carried_out}
     unused = [group for group in step.groups if id(group.group) not in used]
     filtered = [g for g in unused if rules.dynamic_sampling and g.finished and not g.group.passes(rules)]
@@ -172,6 +180,7 @@ def sampling_metrics(
     surplus_tokens = sum(g.num_tokens for g in [*unused, *step.expired]) - filtered_tokens
     ended = [g.group for g in step.groups if g.finished and not g.ended_earlier]
     submitted = sum(not g.carried for g in step.groups)
+    # A step that only finished carried groups may have sampled nothing.
     total = max(step.tokens_generated, 1)
     carried_in = {id(g.group) for g in step.groups if g.carried}
     metrics: dict[str, float | None] = {
@@ -203,11 +212,13 @@ def staleness(accepted: Sequence[Group], policy_version: int) -> dict[str, float
 def _lengths(accepted: Sequence[Group], ended: Sequence[Group]) -> dict[str, float | None]:
     """The length-bias audit: quantiles over completions, and the distance between the two distributions."""
     metrics: dict[str, float | None] = {}
+    # Sorted once: percentiles and the distance both need it.
     ours, all_of_them = (np.sort([c.num_tokens for g in groups for c in g.completions]) for groups in (accepted, ended))
     for name, lengths in (("accepted", ours), ("generated", all_of_them)):
         for percent in (10, 50, 90):
             value = float(np.percentile(lengths, percent)) if len(lengths) else None
             metrics[f"sampling/length_{name}_p{percent}"] = value
+    # Near 0 without a filter; a large one says that filtering chose by length.
     metrics["sampling/length_ks"] = ks_distance(ours, all_of_them) if len(ours) and len(all_of_them) else None
     return metrics
 

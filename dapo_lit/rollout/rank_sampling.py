@@ -75,6 +75,7 @@ class Progress:
 
     def waits_for_rewards(self, tasks: int) -> bool:
         """Called twice a second while nothing but verdicts is awaited. Returns False: keep waiting."""
+        # The clock that nobody can set: a change of the system's time must not look like a wait.
         now = time.monotonic()
         if now - self._last_wait > ANOTHER_WAIT_S:
             self._rewards, self._most_waiting = StatusLine(self._line.task), tasks
@@ -88,6 +89,7 @@ class Progress:
         kept, ended, wanted = admission.kept, admission.num_ended, admission.rules.num_prompts
         left = max(0.0, admission.rules.allowance - ended)
         if kept:
+            # At the keep rate of this step so far, but never more than the allowance has left.
             left = min(left, (wanted - kept) * ended / kept)
         new = ended - self._ended_before
         self._line.update(new, new + left, f"{kept} of {wanted} groups kept, {ended} sampled")
@@ -109,6 +111,7 @@ class RankSampling:
         self._setup = setup
         self._progress = progress
         self._problem = problem
+        # A stream a step: weights do not change within it, so one version labels everything it gives.
         self._stream: SampleStream = setup.engine.open(setup.sampling)
         self._in_flight: Counter[tuple[int, str, int]] = Counter()  # samples of each group
         self._unscored: dict[SampleKey, tuple[Sample, str]] = {}
@@ -131,7 +134,8 @@ class RankSampling:
         try:
             self._withdraw(unwanted)
             self._sample()
-        except Exception as error:  # raised here, it would leave the other ranks waiting in an exchange
+        except Exception as error:
+            # Raised here, it would leave the other ranks waiting in an exchange.
             self.failure = error
 
     @property
@@ -149,6 +153,7 @@ class RankSampling:
 
     def report(self, stops: bool) -> Report:
         """Everything since the last report."""
+        # As text: exceptions of vLLM or a user's reward may not survive pickling.
         failure = f"{type(self.failure).__name__}: {self.failure}" if self.failure else None
         pending = self._stream.pending + len(self._new)
         report = Report(stops, failure, pending, self._setup.engine.preemptions, self._scored, self._withdrawn)
@@ -159,6 +164,8 @@ class RankSampling:
         if keys:
             found = self._stream.withdraw(keys)
             self._withdrawn |= found
+            # Or the group would never count as complete, and the verdicts that are awaited below would not be waited
+            # for.
             self._in_flight.subtract(map(_group, found))
 
     def _sample(self) -> None:
@@ -167,6 +174,7 @@ class RankSampling:
         new, self._new = self._new, []
         self._in_flight.update(_group(request.key) for request in new)
         self._stream.submit(new)
+        # Scoring runs in worker processes meanwhile; this loop only hands over what has ended.
         while self._stream.pending and not self._tick_ends(steps, started):
             samples = self._stream.step()
             arrived = time.perf_counter()
@@ -196,8 +204,10 @@ class RankSampling:
     def _verify(self, samples: Iterable[Sample]) -> bool:
         """Hands samples to the verifier; returns whether a group is complete."""
         setup, closed_group = self._setup, False
+        # The other ranks of an engine have the same samples; scored twice, a deadline could pass on one of them only.
         for sample in samples if setup.ranks.leads_engine else ():
             key, text = sample.key, setup.decode(sample.response_ids.tolist())
+            # The verifier gets text only: tokens would be copied to its processes and back.
             self._unscored[key] = sample, text
             setup.verifier.submit(key, _asked(self._problem(key), key), text)
             self._in_flight[_group(key)] -= 1
@@ -207,6 +217,7 @@ class RankSampling:
     def _score(self, scores: Iterable[tuple[Any, Score]]) -> None:
         for key, score in scores:
             sample, text = self._unscored.pop(key)
+            # DAPO Eq. 7: the reward is the rule's value; penalties come when the group is whole.
             self._scored.append(Completion(sample, text, score, score.value))
 
 

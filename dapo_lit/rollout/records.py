@@ -72,6 +72,7 @@ class Group(ArrayRecord):
     @property
     def comparable(self) -> bool:
         """False for a group that lost so many verdicts that there is nothing to compare: it is not trained on."""
+        # One completion alone has itself as baseline: advantage 0 by construction. A group of one (G = 1) is meant so.
         return len(self.completions) >= min(2, len(self.completions) + len(self.missing))
 
     @property
@@ -81,6 +82,8 @@ class Group(ArrayRecord):
     @property
     def mixed(self) -> bool:
         """DAPO Eq. 11: 0 < number correct < G."""
+        # Raw verdicts: with a length penalty in it, groups that are all wrong would pass (their short answers would be
+        # reinforced).
         return 0 < self.num_correct < len(self.completions)
 
     @property
@@ -90,6 +93,7 @@ class Group(ArrayRecord):
         A mixed group may be one: under the hard punishment, if its only right answer was truncated.
         """
         rewards = [c.reward_shaped for c in self.completions]
+        # A standard deviation of rounding errors would turn equal rewards into advantages of order 1.
         return not rewards or math.isclose(min(rewards), max(rewards))
 
     def passes(self, rules: CollectionRules) -> bool:
@@ -129,6 +133,7 @@ class OpenGroup:
     def oldest_version(self) -> int | None:
         """Version of the oldest weights that sampled any of its tokens; None: there is no token yet."""
         runs = [c.sample.versions for c in self.scored.values()] + [p.versions for p in self.partial.values()]
+        # The first run of each sample is its oldest, as versions only rise.
         return min((versions[0][0] for versions in runs if versions), default=None)
 
     def key(self, index: int) -> SampleKey:
@@ -142,6 +147,7 @@ class OpenGroup:
     def saved(self) -> "OpenGroup":
         """A copy for a checkpoint."""
         copy = self.copy()
+        # The name only: statements are in the data, and a checkpoint should not hold a copy that may differ.
         copy.group.problem = copy.group.problem.stub
         return copy
 

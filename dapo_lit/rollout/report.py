@@ -46,6 +46,7 @@ def to_bytes(report: Report) -> bytes:
         "withdrawn": [[vars(key), partial.versions] for key, partial in report.withdrawn.items()],
         "lengths": [len(sample.response_ids) for sample in samples],
     }
+    # Not pickle: a report comes from another process, and unpickling runs what it names.
     encoded = json.dumps(header).encode()
     arrays = [sample.response_ids for sample in samples] + [sample.rollout_logprobs for sample in samples]
     return b"".join([HEADER_BYTES.pack(len(encoded)), encoded, *(array.tobytes() for array in arrays)])
@@ -56,6 +57,7 @@ def from_bytes(message: bytes) -> Report:
     (length,) = HEADER_BYTES.unpack_from(message)
     start = HEADER_BYTES.size + length
     header = json.loads(message[HEADER_BYTES.size : start])
+    # Arrays lie behind the header: as JSON, numbers would take several times the bytes, and time to parse.
     arrays = _arrays(message, start, header.pop("lengths"))
     completions = [_completion(fields, *next(arrays)) for fields in header.pop("completions")]
     withdrawn = {
@@ -88,6 +90,7 @@ def _completion_fields(completion: Completion) -> dict[str, Any]:
 def _completion(fields: dict[str, Any], ids: TokenIds, logprobs: Logprobs) -> Completion:
     sample = fields["sample"]
     sample |= {"key": SampleKey(**sample["key"]), "earlier_versions": _runs(sample["earlier_versions"])}
+    # Rebuilt by constructors, so that a field that is added later fails here and not in a metric.
     whole = Sample(response_ids=ids, rollout_logprobs=logprobs, **sample)
     return Completion(**fields | {"sample": whole, "score": Score(**fields["score"])})
 

@@ -70,7 +70,8 @@ class StepCollection:
         self._withdrawn_from: int | None = None
         self._progress = Progress(step, self.admission)
         self._own = RankSampling(setup, self._progress, self._problem)
-        self._exchange: Exchange | list[Report] = []  # under way; of a single rank, its own report
+        # Under way; of a single rank, its own report.
+        self._exchange: Exchange | list[Report] = []
         self._engines: list[int] = []  # that sample the groups, by place
         self._pending = [0] * setup.ranks.num_engines
         self._preemptions: list[int | None] = []  # by engine
@@ -82,6 +83,7 @@ class StepCollection:
         setup, admission = self._setup, self.admission
         self._post(setup.stop_requested())
         while True:
+            # Everything below decides on what all ranks know, never on what this one has just seen.
             stops = self._take_in()
             self._progress.report()
             if admission.full or admission.exhausted:
@@ -89,8 +91,11 @@ class StepCollection:
             if stops:  # only here: a batch that is complete is kept
                 raise StopRequestedError
             self._check_none_lost()
+            # One at a time, as each submission changes what is wanted next; with an engine that has no room, waiting is
+            # free.
             while admission.wanted and min(self._pending) < setup.engine.concurrency:  # an engine has room
                 self._add(self._next_group())
+            # With carry_over=all they go on in the next step, so stopping them would waste what they have.
             unwanted = self._keys_beyond_cut() if setup.rules.carry_over != "all" else []
             if setup.ranks.size == 1:
                 self._own.tick(unwanted)
@@ -98,6 +103,7 @@ class StepCollection:
             else:  # what the last tick gave is on its way during the next one
                 self._post(setup.stop_requested())
                 self._own.tick(unwanted)
+                # Sampling goes on meanwhile: an exchange takes longer than a tick where ranks are on several machines.
                 while not self._arrived():
                     self._own.tick([])
         self._progress.end()
@@ -136,6 +142,7 @@ class StepCollection:
     def _next_group(self) -> OpenGroup:
         position = self._next_position()
         prompt = self._setup.prompts[position]
+        # A problem may come twice in a step (a small data set, many rounds); the attempt gives it other noise.
         attempt = self._attempts[prompt.problem.id]
         self._attempts[prompt.problem.id] += 1
         group = Group(self._step, self._num_submitted, prompt.problem, attempt, prompt.ids)
@@ -145,6 +152,7 @@ class StepCollection:
     def _add(self, group: OpenGroup) -> None:
         """Gives a group to the engine that has the fewest samples to give: the same one on every rank."""
         requests = self._place(group)
+        # Ties go to the first, on every rank alike: `min` keeps the order.
         engine = min(range(len(self._pending)), key=self._pending.__getitem__)
         self._engines.append(engine)
         self._pending[engine] += len(requests)
@@ -209,6 +217,7 @@ class StepCollection:
         """Gives a group its place; returns requests for the samples it lacks."""
         place = self.admission.submit(carried=group.carried)
         self.groups.append(group)
+        # Only samples that it lacks: a carried group keeps the ones it has.
         requests = group.requests()
         self._places |= {request.key: place for request in requests}
         if group.finished:
@@ -222,6 +231,7 @@ class StepCollection:
     def _take_completion(self, completion: Completion) -> None:
         """Takes a scored sample; the last one closes its group."""
         key = completion.sample.key
+        # Without tokens of earlier steps, which were counted when they were sampled.
         self.tokens_generated += completion.sample.num_new_tokens
         place = self._places.pop(key)
         group = self.groups[place]
@@ -229,7 +239,10 @@ class StepCollection:
         group.partial.pop(key.sample_index, None)
         if group.finished:
             ended = [group.scored[i] for i in range(group.num_samples)]
+            # By whole groups: a length penalty may depend on the other answers (`punished` in objective/shaping.py).
             self._setup.shape(ended)
+            # A missing verdict is not a wrong answer: as -1 it would teach the policy to avoid whatever is slow to
+            # verify.
             group.group.completions = [c for c in ended if not c.score.missing]
             group.group.missing = [c for c in ended if c.score.missing]
             self._resolve(place)
@@ -248,6 +261,7 @@ class StepCollection:
     def _keys_beyond_cut(self) -> list[SampleKey]:
         """Samples whose group can no longer be accepted; empty where the cut has not moved since the last call."""
         cut = self.admission.cut
+        # A batch that is waited for as a whole is what the authors' script has; it withdraws nothing.
         if self.admission.rules.request_groups is not None or cut is None or cut == self._withdrawn_from:
             return []
         self._withdrawn_from = cut

@@ -44,10 +44,12 @@ class StepsAhead:
         """None if this step or one before it failed."""
         if self._failure is not None:
             return None
+        # Read by the thread that trains, to know whether the engine may be called.
         self.is_sampling = True
         try:
             return self._sample(step, version, weights)
         except BaseException as failure:
+            # Kept, not raised: an exception in a thread would vanish, and steps after it depend on this one.
             self._failure = failure
             return None
         finally:
@@ -76,6 +78,7 @@ class StepsAhead:
         """Puts back what `wait` returned when a checkpoint was written."""
         self._queue.clear()
         for step in steps:
+            # Steps of a checkpoint are done; wrapped alike, `take` need not tell them apart.
             future: Future[CollectedStep | None] = Future()
             future.set_result(step)
             self._queue.append(future)
@@ -83,4 +86,5 @@ class StepsAhead:
     def close(self) -> None:
         """Ends the thread; a step under way is abandoned."""
         self.cancelled = True
+        # Waits: an engine that is torn down under a thread that samples crashes the process.
         self._thread.shutdown(wait=True, cancel_futures=True)

@@ -42,6 +42,7 @@ def balance(costs: Sequence[float], ranks: int) -> list[list[int]]:
     shares: list[list[int]] = [[] for _ in range(ranks)]
     # (cost, items, rank): at equal cost the rank with fewer items comes first, so that items of cost 0 are spread too.
     least = [(0.0, 0, rank) for rank in range(ranks)]
+    # Ties by index: every rank must find the same split.
     for index in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
         cost, items, rank = heapq.heappop(least)
         shares[rank].append(index)
@@ -66,6 +67,7 @@ def first_fit(tokens: Sequence[int], budget: int) -> list[list[int]]:
     """
     bins: list[list[int]] = []
     free: list[int] = []
+    # Longest first, or short ones fill the bins and leave gaps that no long one fits.
     for index in sorted(range(len(tokens)), key=lambda i: (-tokens[i], i)):
         for place, room in enumerate(free):
             if tokens[index] <= room:

@@ -100,6 +100,7 @@ class TokenBatch:
         As many mini-batches as `num_groups` groups each ask for. Where the batch is smaller than planned they share its
         groups evenly: 9 groups by 8 make updates of 5 and 4 groups, not of 8 and 1.
         """
+        # Groups and not completions: advantages compare within a group, and one that is cut in two meets two policies.
         order = torch.randperm(
             int(self.group_index.max()) + 1, generator=torch.Generator(device="cpu").manual_seed(seed), device="cpu"
         )
@@ -127,11 +128,13 @@ class TokenBatch:
     def _units(self, completions: Sequence[int], budget_tokens: int) -> list[list[int]]:
         """Completions of one group, as many as the budget holds with their prompt."""
         units: list[list[int]] = []
+        # A shared prompt counts once in the budget, so completions are gathered into units before they are packed.
         groups, (_, responses) = self.group_index.tolist(), self._lengths
         group, size = -1, 0
         for b in sorted(completions, key=lambda b: groups[b]):
             added = responses[b] - 1
             if groups[b] == group and size + added <= budget_tokens:
+                # Same prompt, and it fits: it costs its response only.
                 units[-1].append(b)
                 size += added
             else:
@@ -151,8 +154,11 @@ class TokenBatch:
 
     def _micro_batch(self, units: Sequence[Sequence[int]], prefixes: bool) -> MicroBatch:
         """Packs units, each of which is a prompt and the responses to it without their last tokens."""
+        # Segments instead of padded rows: with responses of 20 to 20,000 tokens most of a padded batch would be
+        # padding.
         segments = _Segments()
-        held: list[tuple[int, int]] = []  # completions, and a segment whose sequence begins with their tokens
+        # Completions, and a segment whose sequence begins with their tokens.
+        held: list[tuple[int, int]] = []
         for unit in units:
             prompt = self._lengths[0][unit[0]]
             if prefixes:
@@ -167,12 +173,15 @@ class TokenBatch:
             paths(segments.lengths, segments.parents, segments.continued),
             self._lengths,
         )
+        # The position that predicts a token is the one before it; for the first response token that is the prompt's
+        # last.
         rows = [sequences[segment][prompts[b] - 1 :][: responses_of[b]] for b, segment in held]
         chosen = torch.tensor([b for b, _ in held], device="cpu")
         num_tokens = self.response_lengths[chosen]
         member = torch.repeat_interleave(torch.arange(len(chosen), device="cpu"), num_tokens)
         first = num_tokens.cumsum(0) - num_tokens
-        place = torch.arange(len(member), device="cpu") - first[member]  # 0 .. within each response
+        # The place of each token within its response: 0, 1, ...
+        place = torch.arange(len(member), device="cpu") - first[member]
         starts = self.response_lengths.cumsum(0) - self.response_lengths
         shares = max(segments.parents) >= 0
         return MicroBatch(
@@ -181,6 +190,7 @@ class TokenBatch:
             prompts=segments.parents if shares else None,
             continued=segments.continued if shares and prefixes else None,
             rows=torch.from_numpy(np.concatenate(rows)),
+            # The last token is a target but never an input, as nothing is predicted from it.
             targets=torch.cat([self.sequences[b][prompts[b] :] for b, _ in held]),
             tokens=starts[chosen][member] + place,
             completions=chosen[member],
@@ -226,6 +236,8 @@ def token_batch(groups: Sequence[Group], loss_mask: Tensor, policy_version: int)
     loss_mask: [N] bool.
     policy_version: of the weights that train; tokens of another version are marked as not fresh.
     """
+    # Without `missing`: a completion without a verdict has no reward, and a made-up one would move the whole group's
+    # advantages.
     completions = [c for g in groups for c in g.completions]
     prompts = [g.prompt_ids for g in groups for _ in g.completions]
     pairs = [(prompt, c.sample.response_ids) for prompt, c in zip(prompts, completions, strict=True)]
@@ -239,9 +251,11 @@ def token_batch(groups: Sequence[Group], loss_mask: Tensor, policy_version: int)
         group_index=torch.repeat_interleave(
             torch.arange(len(groups), device="cpu"), torch.tensor([len(g.completions) for g in groups], device="cpu")
         ),
+        # Float64, as they were computed: rounding could make two rewards of a group equal.
         rewards=torch.tensor([c.reward_shaped for c in completions], dtype=torch.float64, device="cpu"),
         loss_mask=loss_mask,
         rollout_logprobs=torch.from_numpy(np.concatenate([c.sample.rollout_logprobs for c in completions])),
+        # By runs of versions, as a response may be sampled by several: it was interrupted and continued.
         fresh=torch.from_numpy(np.repeat(versions[:, 0] == policy_version, versions[:, 1])),
     )
 

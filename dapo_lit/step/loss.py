@@ -132,6 +132,7 @@ def loss_with_gradient(
     first_update: the policy is still the one before the updates, so this pass gives the old log-probs.
     temperature: of sampling; log-probs and entropies are those of the sampling distribution.
     """
+    # Only positions that predict a response token: the head is the largest product, and prompts need no logits.
     hidden = packed_hidden(model, micro.input_ids, micro.packed)[micro.rows]
     head = HeadPass(
         hidden,
@@ -144,14 +145,18 @@ def loss_with_gradient(
     )
     loss, logprobs, statistics = hidden.new_zeros((), dtype=torch.float64), list[Tensor](), NOTHING
     for chunk in head.chunks():
+        # Chunks cut tokens, not completions, which no loss here minds: what couples tokens of a completion goes through
+        # `slopes` or `completions`.
         own = tokens[chunk.tokens]
         if first_update:
             own = own.scored_by(chunk.logprobs)  # ratio 1 by construction
         losses, measured = weighted_loss(objective, own, chunk.logprobs, chunk.entropy)
         part = losses.sum()
+        # Now, while this chunk's probabilities exist; the next chunk takes their memory.
         chunk.backward(part)
         loss += part.detach()
         logprobs.append(chunk.logprobs.detach())
+        # Sums and counts only, so that chunks, micro-batches and ranks add up in any order.
         statistics = merge(statistics, measured)
     return head.with_gradient(loss), torch.cat(logprobs), statistics
 
@@ -167,18 +172,25 @@ def weighted_loss(
     """
     assert tokens.advantages is not None
     assert tokens.weights is not None
+    # Without the mask: whether a token carries loss is in its weight, and metrics of clipping go over all tokens.
     seen = Tokens(logprobs, tokens.old_logprobs, tokens.advantages, entropy.detach(), tokens.completion_tokens)
     if tokens.slopes is None:
-        losses, statistics = objective.policy_loss(seen, objective.bounds)  # Eq. 10 and its relatives
+        # Eq. 10 and its relatives.
+        losses, statistics = objective.policy_loss(seen, objective.bounds)
         if tokens.corrections is not None:
             losses = losses * tokens.corrections
-    else:  # the loss looks at the whole mini-batch: its values and slopes are known from a pass before this one
+    else:
+        # The loss looks at the whole mini-batch: its values and slopes are known from a pass before this one.
         assert tokens.losses is not None
         losses, statistics = tokens.losses, token_statistics(seen, objective.bounds)
     if tokens.ref_logprobs is not None:
+        # Measured without a gradient even where the divergence is no part of the loss.
         statistics = merge(statistics, reference_statistics(logprobs.detach(), tokens.ref_logprobs))
+    # No division: all of Eq. 12 is in the weights, which makes the sum over any split the same.
     weighted = (losses + _regularisation(objective, tokens, logprobs, entropy)) * tokens.weights  # Eq. 12
-    if tokens.slopes is not None:  # adds 0 to the value, and to the gradient what `linearised` found
+    # Adds 0 to the value, and to the gradient what `linearised` found.
+    if tokens.slopes is not None:
+        # logprobs - logprobs.detach() is 0 with derivative 1.
         weighted = weighted + tokens.slopes * (logprobs - logprobs.detach())
     return weighted, statistics
 
@@ -187,7 +199,9 @@ def _regularisation(objective: Objective, tokens: TokenData, logprobs: Tensor, e
     """[n] the divergence from the reference and the entropy bonus."""
     terms = torch.zeros_like(logprobs)
     if objective.kl_beta and tokens.ref_logprobs is not None:
+        # In the loss, as in GRPO. With kl.where=reward the penalty is in the reward, and kl_beta is 0 here.
         terms = terms + objective.kl_beta * kl_penalty(logprobs, tokens.ref_logprobs, objective.kl_estimator)
     if objective.entropy_bonus:
+        # Minus, because the loss is minimised and the entropy is to rise.
         terms = terms - objective.entropy_bonus * entropy
     return terms

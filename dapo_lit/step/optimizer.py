@@ -58,9 +58,11 @@ class NonFiniteError(UserError):
 
 def learning_rate(step: int, settings: Optimizer, total_steps: int) -> float:
     """Linear warm-up over rollout steps, then constant or linear to 0 after the last step. `step` counts from 1."""
+    # Step 1 has lr / warmup_steps, not 0: a step at rate 0 would sample and train for nothing.
     warmup = min(1.0, step / settings.warmup_steps) if settings.warmup_steps else 1.0
     if settings.schedule == "constant" or step <= settings.warmup_steps:
         return settings.lr * warmup
+    # The last step has a positive rate; 0 comes after it.
     return settings.lr * (total_steps - step + 1) / (total_steps - settings.warmup_steps)
 
 
@@ -99,6 +101,7 @@ class OptimizerSteps:
         self.critic_parameters: list[Tensor] = groups[1] if self.forward.critic is not None else []
         self.lr = learning_rate(self.step, self.config.algorithm.optimizer, self.config.budget.steps)
         for group in self.optimizer.param_groups:
+            # Set at every step instead of kept by a scheduler: a resumed run needs no state for it.
             group["lr"] = self.lr * group["lr_factor"]
 
     def take(self, loss: Tensor) -> bool:
@@ -107,12 +110,15 @@ class OptimizerSteps:
         loss: this rank's share of it, on the device.
         """
         gradients = [p.grad for p in self.policy_parameters if p.grad is not None]
-        norm = global_norm(gradients)  # over all ranks: all of them skip an update, or none
+        # Over all ranks: all of them skip an update, or none.
+        norm = global_norm(gradients)
         critic_norm = global_norm([p.grad for p in self.critic_parameters if p.grad is not None])
         # The only point of an update where the host waits for the device.
         numbers = torch.stack([x.double() for x in (loss.to(norm.device), norm, critic_norm.to(norm.device))]).cpu()
+        # Only the loss: the norms are those of all ranks already.
         self.forward.ranks.sum(numbers[:1])
         whole_loss, policy_norm, _ = numbers.tolist()
+        # One NaN in a gradient would make every weight NaN, and the run would go on without an error.
         if not numbers.isfinite().all():
             self.optimizer.zero_grad()
             self.bad_updates += 1
@@ -123,20 +129,25 @@ class OptimizerSteps:
             self.losses.append(whole_loss)
             self.norms.append(policy_norm)
             if self.observer:
+                # Before clipping, which scales the gradients in place.
                 self.observer.update(whole_loss, gradients)
-        if self.config.policy.path is None and gradients:  # a copy of the gradient is little for policies made here
+        # A copy of the gradient is little for policies made here.
+        if self.config.policy.path is None and gradients:
             self._add_to_gradient_sum(gradients)
         grad_clip = self.config.algorithm.optimizer.grad_clip
-        if grad_clip is not None:  # each by its own norm: the critic's must not shrink the policy's step
+        # Each by its own norm: the critic's must not shrink the policy's step.
+        if grad_clip is not None:
             torch.nn.utils.clip_grads_with_norm_(self.policy_parameters, grad_clip, norm)
             torch.nn.utils.clip_grads_with_norm_(self.critic_parameters, grad_clip, critic_norm)
         self.optimizer.step()
         self.optimizer.zero_grad()
+        # After the step: a skipped update counts nowhere.
         self.counters.gradient_step += 1
         return True
 
     def _add_to_gradient_sum(self, gradients: list[Tensor]) -> None:
         if self.gradient_sum is None:
+            # A clone, because clipping scales the gradients in place.
             self.gradient_sum = [g.clone() for g in gradients]
         else:
             for total, gradient in zip(self.gradient_sum, gradients, strict=True):
@@ -146,6 +157,7 @@ class OptimizerSteps:
         """Means over the steps that were taken."""
         noise = None
         if self.gradient_sum is not None:
+            # From norms alone: the gradients of single updates need not be kept, only their sum.
             summed = float(global_norm(self.gradient_sum))
             noise = gradient_noise(sum(n**2 for n in self.norms), summed**2, len(self.norms))
         return {
@@ -160,4 +172,5 @@ class OptimizerSteps:
 def global_norm(gradients: list[Tensor]) -> Tensor:
     """The norm of all gradients together, shards on other ranks included."""
     norm = torch.nn.utils.get_total_norm(gradients)
+    # Shards are on several ranks, and the norm of a shard would clip each rank by another factor.
     return norm.full_tensor() if isinstance(norm, DTensor) else norm

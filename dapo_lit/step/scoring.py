@@ -56,13 +56,17 @@ class PolicyForward:
         """
         shares = self.shared_prompt
         if shares == "auto":
+            # Sharing costs a gather in every layer; below this ratio it saves more than it costs.
             shares = batch.shared_prompt_ratio < SHARED_PROMPT_BELOW
         split = partial(batch.micro_batches, budget_tokens=self.micro_batch_tokens, shares_prompts=shares)
         if self.ranks.size == 1:
             return [(micro, True) for micro in split(completions)]
+        # Every rank computes the same split from the same lengths; nothing is sent.
         own = balance(self._costs(batch, completions), self.ranks.size)[self.ranks.rank]
         micros = [(micro, True) for micro in split([completions[position] for position in own])]
+        # The one exchange: packing may fill a different number of micro-batches on each rank.
         wanted = int(self.ranks.stack(torch.tensor(len(micros), device="cpu")).max())
+        # A filler is run and thrown away, so the cheapest one.
         shortest = min(completions, key=lambda b: len(batch.sequences[b]))
         filler = next(iter(split([shortest])))
         return micros + [(filler, False)] * (wanted - len(micros))
@@ -128,9 +132,11 @@ def scored_by_first_update(
         or algorithm.critic
         or algorithm.kl.where == "reward"
     )
+    # Each epoch shuffles again: a completion may be on another rank then, which has not seen its log-prob.
     needed_elsewhere = algorithm.epochs > 1 and num_ranks > 1
     if not objective.recomputes_old_logprobs or needed_earlier or needed_elsewhere:
         return []
+    # The first mini-batch of the first epoch: before it the weights are those that sampled.
     return next(batch.minibatches(algorithm.minibatch_prompts, minibatch_seed(config.seed, step, epoch=0)))
 
 
@@ -145,12 +151,16 @@ def score(
     policy, ref, values = _forward_passes(forward, batch, later, scores_policy=objective.recomputes_old_logprobs)
     is_later = torch.zeros(len(batch.sequences), dtype=torch.bool, device="cpu")
     is_later[list(later)] = True
+    # Expanded from completions to tokens, as everything downstream indexes tokens.
     unscored = is_later[batch.completion_of_token]
+    # With old_logprobs=rollout, pi_old is the engine's and no pass of the trainer is needed (verl calls this bypass
+    # mode).
     old, corrections, statistics = batch.rollout_logprobs, None, NOTHING
     if objective.recomputes_old_logprobs:
         # The scores are the same on every rank by now: rank 0 measures all of them, the others nothing.
         is_first = forward.ranks.rank == 0
         measured = batch.fresh & ~unscored if is_first else torch.zeros_like(batch.fresh)
+        # Tokens of older weights are left out: their difference is staleness, not arithmetic.
         statistics = mismatch_statistics(policy, batch.rollout_logprobs, measured)
         if objective.correction is None:
             # Older weights sampled a carried-over token: the engine's log-prob is that of its behaviour policy.
@@ -180,6 +190,7 @@ def _forward_passes(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """[N] of policy, reference and critic, from all ranks' shares, on the CPU; 0 where nothing needs it."""
     policy, ref, values = (torch.zeros_like(batch.rollout_logprobs, device=forward.device) for _ in range(3))
+    # Two rounds: reference and critic score every completion, the policy only those that no update will.
     now = sorted(set(range(len(batch.sequences))) - set(later))
     for completions, scores in ((now, scores_policy), (list(later), False)):
         if not completions or not (scores or forward.reference or forward.critic):
@@ -187,10 +198,13 @@ def _forward_passes(
         micros = forward.micro_batches(batch, completions)
         for micro, counts in with_status(micros, len(micros), "log-probs before the updates", "micro-batches"):
             micro = micro.to(forward.device)
+            # A filler's pass must run, as it takes part in collectives, and must write nothing.
             place = micro.tokens if counts else micro.tokens[:0]
             if scores:
                 policy[place] = forward.logprobs(micro)[0][: len(place)]
             if forward.reference:
+                # Inside the loop and not around it: with adapters, the reference is the policy with them disabled, and
+                # the line above needs them.
                 with forward.reference.on(forward.device) as reference:
                     ref[place] = forward.logprobs(micro, reference)[0][: len(place)]
             if forward.critic:

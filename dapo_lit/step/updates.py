@@ -52,6 +52,7 @@ class StepUpdates:
     """Updates so far, and all of them."""
 
     def __post_init__(self) -> None:
+        # Once for all micro-batches and epochs: a transfer each would make the host wait for the device each time.
         self.on_device = self.tokens.to(self.forward.device)
         self.line = StatusLine(f"step {self.step}")
         # If nothing was scored before, the updates' own forward passes show the mismatch until the weights change.
@@ -60,27 +61,42 @@ class StepUpdates:
     def run(self) -> None:
         algorithm = self.config.algorithm
         for epoch in range(algorithm.epochs):
+            # Keyed by step and epoch, not drawn from a generator: a resumed run shuffles as the one that was killed
+            # would have, and every rank shuffles alike without an exchange.
             seed = minibatch_seed(self.config.seed, self.step, epoch)
             minibatches = list(self.batch.minibatches(algorithm.minibatch_prompts, seed))
             for index, minibatch in enumerate(minibatches):
                 self.progress = epoch * len(minibatches) + index, algorithm.epochs * len(minibatches)
+                # Before the passes, from lengths only: what the split among ranks is worth does not depend on how fast
+                # they are.
                 self.balances.append(self.forward.balance(self.batch, minibatch))
                 loss = self.accumulate_gradient(minibatch, epoch)
+                # From the whole mini-batch over all ranks, so that all of them skip the update or none does: a rank
+                # that took it alone would wait in the reduction for ever.
                 loss_tokens = int(self.batch.loss_tokens[minibatch].sum())
-                if loss_tokens == 0:  # overlong filtering masked everything: measured, but no update
+                # Overlong filtering masked everything: measured, but no update.
+                if loss_tokens == 0:
+                    # Backward passes have run, with weights 0; what they left must not reach the next mini-batch.
                     self.steps.optimizer.zero_grad()
                     continue
                 if self.steps.take(loss):
+                    # From here on the policy is no longer the one that sampled: what differs now is training, not the
+                    # engine.
                     self.measures_mismatch = False
                     self.steps.counters.tokens_trained += loss_tokens
         self.line.erase()
 
     def accumulate_gradient(self, minibatch: Sequence[int], epoch: int) -> Tensor:
         """The gradient of a mini-batch; returns this rank's share of its loss, float64 on the device."""
+        # Fillers, whose `counts` is False, exist because a sharded policy gathers weights in every pass: ranks must run
+        # the same number of them.
         micros = self.forward.micro_batches(self.batch, minibatch)
+        # Eq. 12 before the first forward pass. Dividing by the tokens of a micro-batch, as a mean does, would weigh a
+        # short micro-batch like a long one: with 3 and 100 tokens of loss 1 and 0 it gives 0.5 instead of 0.03.
         weights = self._token_weights(minibatch, [micro for micro, counts in micros if counts])
         tokens = self.on_device
         if self.objective.whole_minibatch and not self.steps.critic_only:
+            # By its completions, so that the draws of a mini-batch do not depend on how many came before it.
             seed = loss_seed(self.config.seed, self.step, epoch, minibatch)
             losses, slopes = self._linearised(weights, minibatch, micros, seed)
             tokens = replace(tokens, losses=losses, slopes=slopes)
@@ -92,29 +108,36 @@ class StepUpdates:
         for index, (micro, counts) in enumerate(micros):
             self.line.update(done + index / len(micros), updates, f"{done} of {updates} updates")
             micro = micro.to(self.forward.device)
+            # A view by token, never by row: a micro-batch has its completions in any order.
             own = tokens[micro.tokens].weighted(weights)
             if not counts:
                 # A filler has its place in the collectives of a sharded policy, and adds nothing to loss and gradient.
                 nothing = torch.zeros_like(own.old_logprobs)
                 own = replace(own, weights=nothing, slopes=None if own.slopes is None else nothing)
             parts.append(self._accumulate(micro, own, epoch, counts, first_update))
+        # Float64, or the logged loss would depend on the number of micro-batches in its last digits.
         return torch.stack(parts).double().sum()
 
     def _gives_old_logprobs(self, minibatch: Sequence[int], epoch: int) -> bool:
         """True if the forward passes of this update give the old log-probs of its mini-batch."""
         if epoch or self.tokens.unscored is None:
             return False
+        # Scoring left out the first mini-batch as a whole, so one of its tokens stands for all.
         first_token = self.batch.response_lengths[: minibatch[0]].sum()
         return bool(self.tokens.unscored[first_token])
 
     def _token_weights(self, minibatch: Sequence[int], micros: Sequence[MicroBatch]) -> Tensor:
         """[B] float32 weight of each token of a completion in the loss of a mini-batch; 0 in other mini-batches."""
         batch, ranks, chosen = self.batch, self.forward.ranks, torch.tensor(minibatch, device="cpu")
+        # Only the denominator `microbatch`, kept to compare with trainers that average per micro-batch, reads this
+        # index.
         micro_batch = torch.zeros(len(batch.sequences), dtype=torch.int64, device="cpu")
         for index, micro in enumerate(micros):
             micro_batch[micro.completions] = ranks.rank * len(batch.sequences) + index
-        micro_batch = ranks.sum(micro_batch)  # each completion is in one micro-batch of one rank
+        # Each completion is in one micro-batch of one rank.
+        micro_batch = ranks.sum(micro_batch)
         weights = torch.zeros(len(batch.sequences), device="cpu")
+        # 0 elsewhere: a token of another mini-batch that strays in adds nothing, instead of the weight of its own.
         weights[chosen] = self.objective.weights(
             batch.loss_tokens[chosen], batch.group_index[chosen], micro_batch[chosen]
         ).float()
@@ -137,12 +160,15 @@ class StepUpdates:
             found = forward.logprobs(micro)
             if counts:
                 logprobs[micro.tokens], entropy[micro.tokens] = found
+        # Each rank has filled its own places and left the others at 0: the sum is a gather.
         logprobs, entropy = (forward.ranks.sum(x.cpu()) for x in (logprobs, entropy))
         places = torch.isin(tokens.completions, torch.tensor(minibatch, device="cpu")).nonzero().flatten()
         known = tokens[places].weighted(weights)
         assert known.advantages is not None
         assert known.weights is not None
         with torch.enable_grad():
+            # A leaf that stands for the forward pass: autograd gives d loss / d log-prob of each token, and the
+            # micro-batches carry it on to the weights later, one at a time.
             variable = logprobs[places].requires_grad_()
             losses, _ = self.objective.policy_loss(
                 Tokens(
@@ -159,6 +185,7 @@ class StepUpdates:
             if known.corrections is not None:
                 losses = losses * known.corrections
             (slopes,) = torch.autograd.grad((losses * known.weights).sum(), variable)
+        # At the places of the batch, so that a micro-batch picks its own as it picks every other field.
         whole_losses, whole_slopes = torch.zeros_like(logprobs), torch.zeros_like(logprobs)
         whole_losses[places], whole_slopes[places] = losses.detach().to(slopes.dtype), slopes
         return whole_losses.to(device), whole_slopes.to(device)
@@ -176,23 +203,30 @@ class StepUpdates:
             self.real_tokens += sum(micro.lengths)
             self.run_tokens += micro.input_ids.numel()
         if self.forward.critic is not None:
+            # First, while the policy's activations are not there: both together would need twice the memory.
             self._accumulate_critic(micro, own, measured=counts and epoch == 0)
         if self.steps.critic_only:
             return own.old_logprobs.new_zeros(())
         loss, logprobs, measured = self.forward.loss(micro, self.objective, own, first_update=first_update)
+        # Through Lightning's strategy: calling loss.backward() would skip its precision and its hooks.
         self.backward(loss)
+        # Before the first update trainer and engine have the same weights, so the difference is arithmetic alone.
         if counts and (first_update or self.measures_mismatch):
             self._measure(mismatch_statistics(logprobs, own.rollout_logprobs, own.fresh))
         if first_update:  # further epochs compare with these
             own = own.scored_by(logprobs)
+            # In place, in the copy that all epochs read: a second epoch has its ratio to the policy before the updates.
             self.on_device.old_logprobs[micro.tokens] = own.old_logprobs
         if counts and self.steps.observer:
             assert own.weights is not None
             assert own.advantages is not None
+            # What multiplies the policy loss; the regularisers have the weight without the correction.
             policy_weight = own.weights if own.corrections is None else own.weights * own.corrections
             self.steps.observer.micro_batch(epoch, micro, logprobs, own.old_logprobs, own.advantages, policy_weight)
         if counts and epoch == 0:
             self._measure(measured)
+        # Clipping is 0 in a first update by construction; how far the last epoch gets from pi_old is what its bounds
+        # decide.
         elif counts and epoch == self.config.algorithm.epochs - 1:
             self.last_epoch = merge(self.last_epoch, measured)
         return loss.detach()
@@ -205,6 +239,7 @@ class StepUpdates:
         assert known.returns is not None
         values = self.forward.values(micro)
         losses, statistics = clipped_value_loss(values, known.values, known.returns, clip=settings.clip)
+        # With the policy's weights: values are averaged over the same tokens as the loss.
         self.backward(settings.loss_weight * (losses * known.weights).sum())
         if measured:
             self._measure(statistics)
@@ -231,6 +266,7 @@ class StepUpdates:
             Statistics(*({name: value.cpu() for name, value in part.items()} for part in statistics))
             for statistics in (self.statistics, self.last_epoch)
         ]
+        # Sums and counts, not means: means of ranks with different numbers of tokens would not add up to that of all.
         everyone = self.forward.ranks.gather((*mine, self.real_tokens, self.run_tokens))
         first, last, real, run = zip(*everyone, strict=True)
         self.statistics, self.last_epoch = reduce(merge, first), reduce(merge, last)
@@ -249,7 +285,8 @@ def step_row(
     }
     if ranks.size == 1:
         return row
-    keys = [key for key in sorted(row) if key.startswith(("time/", "memory/"))]  # all ranks wait for the slowest
+    # All ranks wait for the slowest.
+    keys = [key for key in sorted(row) if key.startswith(("time/", "memory/"))]
     largest = ranks.stack(torch.tensor([row[key] for key in keys], dtype=torch.float64, device="cpu")).amax(0)
     return row | dict(zip(keys, largest.tolist(), strict=True))
 
@@ -258,7 +295,9 @@ def peak_memory_gb(device: torch.device) -> float:
     """Most memory allocated on a CUDA device since the last call; elsewhere this process's largest resident memory."""
     if device.type == "cuda":
         peak = torch.cuda.max_memory_allocated(device)
+        # A peak of the step, not of the run: growth over steps is what shows a leak.
         torch.cuda.reset_peak_memory_stats(device)
         return peak / 1e9
+    # ru_maxrss is in bytes on macOS and in kilobytes on Linux.
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9

@@ -1,9 +1,10 @@
 """Writes the parts of pages that are made of data, and the files that are: `python docs/site/made.py`.
 
-A made part of a page is between `<!-- made: NAME -->` and `<!-- end of NAME -->`, so that readers of the repository see
-it as well as those of the site. It comes from packed cells, calibrations and the YAML files of docs/, and nobody edits
-it; tests/test_made.py compares every part and file with its data. Tables that only the site shows, because every change
-of the code changes them, are in tables.py.
+A made part of a page is between `<!-- made: NAME -->` and `<!-- end of NAME -->`, a made number of a sentence between
+`<!-- n: KEY -->` and `<!-- /n -->` (inline.py), so that readers of the repository see them as well as those of the
+site. They come from packed cells, calibrations, benchmarks and the YAML files of docs/, and nobody edits them;
+tests/test_made.py compares every part and file with its data. Tables that only the site shows, because every change of
+the code changes them, are in tables.py.
 """
 
 import re
@@ -13,6 +14,8 @@ from pathlib import Path
 import claims
 import effects
 import forms
+import inline
+import measured
 import on_gpu
 import planned
 import provenance
@@ -38,6 +41,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "mean_at_equal_tokens": effects.mean_at_equal_tokens,
     "forms": forms.table,
     "skewed_effects": rule.skewed_effects,
+    "agreement": measured.agreement,
+    "sampling_costs": measured.sampling_costs,
+    "steps_ahead": measured.steps_ahead,
     "gpu_conditions": on_gpu.conditions,
     "gpu_starts": on_gpu.starts,
     "gpu_trainer": on_gpu.trainer,
@@ -56,20 +62,20 @@ PART = re.compile(r"^<!-- made: (\w+) -->\n(.*?)^<!-- end of \1 -->$", re.MULTIL
 
 
 def pages() -> list[Path]:
-    """The pages that have a made part."""
+    """The pages that have a made part or number."""
     found = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "experiments").rglob("*.md")]
-    return sorted(page for page in found if "<!-- made: " in page.read_text(encoding="utf-8"))
+    return sorted(page for page in found if re.search("<!-- (made|n): ", page.read_text(encoding="utf-8")))
 
 
 def made(page: Path) -> str:
-    """A page with its parts as the data are now."""
+    """A page with its parts and numbers as the data are now."""
 
     def part(found: re.Match[str]) -> str:
         name = found[1]
         text = PARTS[name]() if name in PARTS else OF_FOLDER[name](page.parent)
         return f"<!-- made: {name} -->\n\n{text.strip()}\n\n<!-- end of {name} -->"
 
-    return PART.sub(part, page.read_text(encoding="utf-8"))
+    return inline.filled(PART.sub(part, page.read_text(encoding="utf-8")))
 
 
 def main() -> None:

@@ -35,7 +35,8 @@ def test_the_template_is_stripped_and_repeated_rows_are_read_once(tmp_path):
     rows = [published("What is 2 + 3?", "5", "u-1"), published("What is 4 * 2?", "8", "u-2")]
     path = write_parquet(tmp_path / "train.parquet", rows * 100)
     problems, selection = load_with_selection(path, "train")
-    assert problems == [Problem("u-1", "What is 2 + 3?", "5"), Problem("u-2", "What is 4 * 2?", "8")]
+    others = {"data_source": "math_dapo", "ability": "MATH"}
+    assert problems == [Problem("u-1", "What is 2 + 3?", "5", others), Problem("u-2", "What is 4 * 2?", "8", others)]
     assert selection.counts == {"duplicates": {"rows": 200, "repeated": 198, "restated": 0, "conflicting": 0}}
 
 
@@ -50,10 +51,52 @@ def test_the_marked_duplicates_and_conflicts_of_the_real_set_are_found_and_no_ot
 def test_a_prompt_without_the_template_is_the_statement(tmp_path):
     row = published("", 5, 7)
     row["extra_info"]["raw_problem"] = "..."
-    row["prompt"] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 2 + 3?"}]
+    row["prompt"] = [{"role": "user", "content": "What is 2 + 3?"}]
     (problem,) = load_problems(write_parquet(tmp_path / "train.parquet", [row]))
     # an index is no id of its own outside its data set
-    assert problem == Problem("train-7", "What is 2 + 3?", "5", {"raw_problem": "..."}, before=problem.before)
+    meta = {"data_source": "math_dapo", "ability": "MATH", "raw_problem": "..."}
+    assert problem == Problem("train-7", "What is 2 + 3?", "5", meta)
+
+
+SHOTS = [
+    {"role": "system", "content": "Put the result after ####."},
+    {"role": "user", "content": "1 + 1?"},
+    {"role": "assistant", "content": "#### 2"},
+]
+NAMED = {"problem": "prompt", "answer": "reward_model.ground_truth", "id": "uid"}
+
+
+@pytest.mark.parametrize("before", [[], SHOTS[:1], SHOTS])
+@pytest.mark.parametrize("answer", [5, "5", "2 + 3 = 5\n#### 5"])
+def test_a_row_is_one_problem_whether_its_schema_or_task_columns_says_where_its_parts_are(tmp_path, before, answer):
+    row = published("", answer, "u-1") | {"uid": "u-1"}
+    row["prompt"] = [*before, {"role": "user", "content": "2 + 3?"}]
+    (tmp_path / "train.jsonl").write_text(json.dumps(row))
+    path = str(tmp_path / "train.jsonl")
+    ((one,), _), ((other,), _) = load_with_selection(path, "train"), load_with_selection(path, "train", columns=NAMED)
+    assert (one.id, one.problem, one.answer, one.before) == ("u-1", "2 + 3?", "5", tuple(before))
+    assert (one.id, one.problem, one.answer, one.before) == (other.id, other.problem, other.answer, other.before)
+    assert one.meta.get("solution") == other.meta.get("solution")
+
+
+def in_base(number: int) -> dict:
+    row = published("", "12" if number == 10 else "100", number)
+    system = {"role": "system", "content": f"Base {number}."}
+    return {**row, "prompt": [system, {"role": "user", "content": "11 + 1?"}]}
+
+
+def test_one_question_after_two_system_messages_is_two_problems(tmp_path):
+    problems, selection = load_with_selection(
+        write_parquet(tmp_path / "train.parquet", [in_base(10), in_base(2), in_base(2)]), "train"
+    )
+    assert [(p.before[0]["content"], p.answer) for p in problems] == [("Base 10.", "12"), ("Base 2.", "100")]
+    assert selection.counts["duplicates"]["repeated"] == 1
+
+
+def test_a_file_of_which_nothing_is_left_is_refused_with_what_was_dropped(tmp_path):
+    rows = [published("x?", answer, answer) for answer in ("1", "2")]
+    with pytest.raises(DataError, match=r"task.path=.*: no problem is left .*2 rows.* 2 with conflicting answers"):
+        load_problems(write_parquet(tmp_path / "train.parquet", rows))
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,14 @@ WORKED = "He has 540 * 2 = <<540*2=1080>>1080."
             Problem("rows-0", "How many?", "1080", {"solution": WORKED}),
         ),
         (
+            {"problem": "How many?", "answer": f"{WORKED}\n#### 1,080"},
+            Problem("rows-0", "How many?", "1080", {"solution": WORKED}),
+        ),
+        (
+            {"prompt": [{"role": "user", "content": "How many?"}], "solution": "so #### 1, 2", "level": 1},
+            Problem("rows-0", "How many?", "1, 2", {"solution": "so", "level": 1}),
+        ),
+        (
             {"problem": "Write a heading", "answer": "#### Title"},
             Problem("rows-0", "Write a heading", "#### Title"),
         ),
@@ -71,7 +79,13 @@ WORKED = "He has 540 * 2 = <<540*2=1080>>1080."
             Problem("2024-I-1", "?", "204", {"Solution": "..."}),
         ),
     ],
-    ids=["GSM8K as published", "hashes of one's own", "columns in another case"],
+    ids=[
+        "GSM8K as published",
+        "its answers under other names",
+        "as in TRL's data",
+        "hashes of one's own",
+        "columns in another case",
+    ],
 )
 def test_a_row_is_read_as_it_is_meant(write_jsonl, row, problem):
     assert load_problems(write_jsonl(row)) == [problem]

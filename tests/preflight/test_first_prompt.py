@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tiny_policy import TINY
 from tokenizers import AddedToken
+from tokenizers.processors import TemplateProcessing
 
 from dapo_lit.build.components import RunComponents
 from dapo_lit.policy.base import character_tokenizer, random_model
@@ -34,7 +35,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def printed(compose, base, tmp_path, capsys) -> Check:
-    def run(rows: list[dict], *overrides: str, chat: str | None = CHATML, bos: str | None = None) -> str:
+    def run(rows: list[dict], *overrides: str, chat: str = CHATML, bos: str = "", adds_bos: bool = False) -> str:
         (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         settings = [
             "task=file", f"task.path={tmp_path / 'rows.jsonl'}", "task.eval_path=null", "task.template=chat",
@@ -45,6 +46,11 @@ def printed(compose, base, tmp_path, capsys) -> Check:
         parts.tokenizer.chat_template = chat
         if bos:
             parts.tokenizer.bos_token = bos
+        if adds_bos:
+            ids = [(bos, parts.tokenizer.bos_token_id)]
+            parts.tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+                single=f"{bos} $A", special_tokens=ids
+            )
         with parts.verifier:
             check_run(parts)
         return capsys.readouterr().out
@@ -91,14 +97,22 @@ def test_worked_examples_that_a_row_replaces_are_a_warning(printed, tmp_path):
     assert "warning" not in printed([row()], shots)
 
 
-def test_two_bos_tokens_are_a_warning(printed, tmp_path):
+TWO_BOS = "warning: prompts start with two '<|start|>', which models are not trained on, one of them written by "
+
+
+def test_two_bos_tokens_are_a_warning(printed):
+    assert TWO_BOS + "the tokenizer's chat template" in printed([row()], chat="<|start|>" + CHATML, bos="<|start|>")
+    assert TWO_BOS not in printed([row()], bos="<|start|>")
+
+
+def test_a_text_template_whose_bos_the_tokenizer_writes_too_is_a_warning(printed, tmp_path):
     (tmp_path / "text.yaml").write_text('answer_format: none\ntext: "<|start|>{problem}"\n')
-    doubled = printed([row()], chat="<|start|><|start|>" + CHATML, bos="<|start|>")
-    assert (
-        "warning: prompts start with two '<|start|>', which models are not trained on, one of them written by the "
-        "tokenizer" in doubled
-    )
-    assert "two '<|start|>'" not in printed([row()], bos="<|start|>")
+    texts = ("task.template={here}/text.yaml",)
+    rows = [{"problem": "2 + 3?", "answer": "5"}]
+    shown = printed(rows, *texts, bos="<|start|>", adds_bos=True)
+    assert f"{TWO_BOS}task.template={tmp_path}/text.yaml; take it out of its text" in shown
+    assert "| <|start|><|start|>2 + 3?[response]" in shown
+    assert TWO_BOS not in printed(rows, *texts, bos="<|start|>")
 
 
 def test_an_end_of_turn_that_ends_no_response_is_a_warning(printed):

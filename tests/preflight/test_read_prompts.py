@@ -85,7 +85,14 @@ def test_what_cannot_be_trained_on_is_refused_in_one_line(checked, monkeypatch, 
 def test_equal_rows_are_one_warning(checked):
     rows = [SUMS[0] | {"id": str(i)} for i in range(30)]
     (warning,) = (line for line in checked(rows).splitlines() if "warning" in line)
-    assert "30 problems have only 1 distinct" in warning
+    assert "30 problems have only 1 distinct prompts; task.deduplicate=true keeps 1 of these rows" in warning
+
+
+def test_prompts_that_are_equal_though_their_rows_are_not_are_no_duplicates(checked):
+    systems = [[{"role": "system", "content": str(n)}, {"role": "user", "content": "2+3"}] for n in range(30)]
+    chat = CHAT.replace("in messages", "in messages if m.role == 'user'")
+    printed = checked([{"problem": messages, "answer": "5"} for messages in systems], chat=chat)
+    assert "30 problems have only 1 distinct prompts; their rows differ in what the prompt does not show" in printed
 
 
 def problems(*answers: str, texts: str = "aaaaaaaaaa") -> list[Problem]:
@@ -101,6 +108,8 @@ def test_labels_are_compared_under_the_rule_and_a_few_contradictions_are_a_warni
     with pytest.raises(UserError, match="2 of 2"):
         check_labels(problems("5", "6"), numbers)
     many = [Problem(f"o{i}", f"other {i}", "1") for i in range(98)]
-    assert "2 of 100" in check_labels([*problems("5", "6"), *many], numbers)[0]
+    (warning,) = check_labels([*problems("5", "6"), *many], numbers)
+    assert "2 of 100" in warning
+    assert warning.endswith("keeps 98 of 100 rows")
     chats = [Problem("a", "yes", "1"), Problem("b", "yes", "2", before=({"role": "user", "content": "2?"},))]
     assert check_labels(chats, numbers) == ()  # other conversations

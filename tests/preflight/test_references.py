@@ -9,7 +9,7 @@ import pytest
 from dapo_lit.build.components import RunComponents
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.rows import DataError
-from dapo_lit.preflight.problems import check_references
+from dapo_lit.preflight.problems import check_references, unseen_columns
 from dapo_lit.preflight.training import check_run
 from dapo_lit.rewards.references import other_reading, unreachable
 from dapo_lit.rewards.verifier import Verifier
@@ -131,3 +131,18 @@ def test_held_out_references_are_tried_too(printed, tmp_path):
 def test_a_rule_that_cannot_read_the_answers_is_refused_with_the_reading_that_it_can(printed):
     with pytest.raises(DataError, match=r"is not a number.*its last number would be right in 2 of 2"):
         printed(rows("7 so (seven)", "8 so (eight)"), "reward.rule=numeric", "reward.extraction=number")
+
+
+def test_columns_of_text_that_reach_neither_prompt_nor_reference_are_named():
+    meta = [
+        {"source": "mine", "choices": ["1", letter], "context": f"A {letter}.", "same": "2 + 3?", "level": "4", "n": 3}
+        for letter in "ab"
+    ]
+    found = unseen_columns([Problem(str(n), "2 + 3?", "5", each) for n, each in enumerate(meta)])
+    assert found == ("columns that the policy does not see: choices, context",)
+    assert unseen_columns(problems("1", "2")) == ()
+
+
+def test_the_columns_are_named_on_the_screen(printed):
+    named = [row | {"hint": f"like {n}"} for n, row in enumerate(rows("1", "2"))]
+    assert "    columns that the policy does not see: hint\n" in printed(named)

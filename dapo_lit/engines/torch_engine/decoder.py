@@ -51,6 +51,7 @@ class Cache:
         """Copies the rows `sources` to the rows `places`: whole rows, as selecting slots too would copy all rows."""
         if len(places):
             for layer in self._laid_out:
+                # Selected before it is written, as sources and places may overlap.
                 layer.index_copy_(1, places, layer.index_select(1, sources))
 
     def branch(self, places: Tensor, parents: Tensor, count: int) -> None:
@@ -58,6 +59,7 @@ class Cache:
         self.fill(places, parents)
         source = torch.arange(count, device=self.starts.device)
         source[places] = parents
+        # Views: a decode step must not copy the cache of rows that are not in use.
         self.layers = [layer[:, :count] for layer in self._laid_out]
         self.starts = self.starts[source]
         self.bias = None if self.bias is None else self.bias[source]
@@ -68,9 +70,12 @@ class Cache:
         for index, before in enumerate(self._laid_out):
             flat, self._spare = self._spare, self._flat[index]
             if len(flat) < math.prod(shape):
+                # On a CPU more slots than needed now: untouched pages cost nothing, and the next growth needs no new
+                # memory.
                 slots = min(most, _HEADROOM * capacity) if flat.device.type == "cpu" else capacity
                 flat = flat.new_empty(math.prod(shape) // capacity * slots)
             after = flat[: math.prod(shape)].view(shape)
+            # Into the spare buffer, layer by layer: one more layer of memory instead of twice the cache.
             after[:, :kept, :, new] = before[:, :kept, :, old]
             after[:, :kept, :, : new.start] = 0  # as in `enter`
             self._flat[index], self._laid_out[index] = flat, after
@@ -82,8 +87,10 @@ class Cache:
         self.layers = [layer[:, : len(starts)] for layer in self._laid_out]
         if bool((starts[kept:] > 0).any()):
             for layer in self.layers:
-                layer[:, kept:, :, :width] = 0  # weight 0 times what the memory held before may be NaN
+                # Weight 0 times what the memory held before may be NaN.
+                layer[:, kept:, :, :width] = 0
         self.first, self.starts, self.bias = first, starts.to(self._spare.device), None
+        # Equal starts need no mask, and attention without one is faster.
         if bool((starts > first).any()):
             unused = torch.arange(capacity, device=self.starts.device) < self.starts[:, None]
             bias = torch.zeros(unused.shape, dtype=self._spare.dtype, device=self.starts.device)
@@ -113,6 +120,7 @@ class Decoder:
     """Weights and forward pass. Raises ValueError for an architecture that it does not compute exactly."""
 
     def __init__(self, config: PretrainedConfig, device: torch.device, dtype: torch.dtype) -> None:
+        # Close to right is not enough: sampling from another function than the trainer's biases every ratio.
         _refuse_unsupported(config)
         self.device = device
         self.dtype = dtype
@@ -151,10 +159,12 @@ class Decoder:
         num_prompts, width = len(prompts), max(lengths)
         padded = np.zeros((num_prompts, width), np.int64)
         for row, prompt in zip(padded, prompts, strict=True):
+            # Right-aligned: all rows then decode at the same slot.
             row[width - len(prompt) :] = prompt
         ids = torch.from_numpy(padded).to(self.device)
         starts = torch.tensor([width - length for length in lengths], device=self.device)
         slots = torch.arange(width, device=self.device)
+        # Padding gets position 0; nothing attends to it.
         positions = (slots - starts[:, None]).clamp_(min=0)
         distance = slots[:, None] - slots
         # A slot before the start sees only itself: a row without any key would give NaN.
@@ -164,8 +174,10 @@ class Decoder:
         def attend(index: int, qkv: Tensor) -> Tensor:
             by_head = qkv.view(num_prompts, width, -1, self.head_dim).transpose(1, 2)
             query, key, value = by_head.split([self.num_queries, self.num_keys, self.num_keys], dim=1)
+            # After the rotation, so that decoding reads keys as they are.
             layers.append(torch.stack([key, value]))
             window = self._windows[index]
+            # The fused kernel knows causal masks without reading one.
             causal = min(lengths) == width and (window is None or window >= width)
             mask = None if causal else seen if window is None else seen & (distance < window)
             gqa = self.num_queries != self.num_keys
@@ -188,6 +200,7 @@ class Decoder:
         def attend(index: int, qkv: Tensor) -> Tensor:
             layer = cache.layers[index]
             written = qkv[:, self.num_queries :].view(rows, 2, self.num_keys, self.head_dim)
+            # One slot for all rows: a slice, where a scatter by position would be needed with left-aligned rows.
             layer[:, :, :, slot].copy_(written.transpose(0, 1))
             window = self._windows[index]
             # Rows write side by side, so the distance between slots is the distance between positions.
@@ -201,6 +214,7 @@ class Decoder:
     def logits(self, hidden: Tensor) -> Tensor:
         """[B, hidden] -> [B, V] float32; the product itself in the dtype of the head."""
         head = self.weights.head
+        # Rounded logits would give the log-prob of another distribution than the one drawn from.
         return F.linear(hidden.to(head.dtype), head).float()
 
     def _forward(self, tokens: Tensor, rotations: Tensor, attend: Attend) -> Tensor:
@@ -209,8 +223,10 @@ class Decoder:
         for index, layer in enumerate(self.weights.layers):
             qkv = F.linear(self._norm(hidden, layer.attention_norm), layer.qkv, layer.qkv_bias)
             qkv = qkv.view(len(tokens), -1, self.head_dim)
-            rotated = qkv[:, : self.num_queries + self.num_keys]  # a view: the next lines change qkv
+            # A view: the next lines change qkv.
+            rotated = qkv[:, : self.num_queries + self.num_keys]
             if layer.qk_norm is not None:
+                # Norm before rotation, as in Qwen3.
                 rotated.copy_(F.rms_norm(rotated, (self.head_dim,), None, self._eps) * layer.qk_norm)
             self._rotate(rotated, rotations)
             hidden = _add_product(hidden, attend(index, qkv), layer.output, layer.output_bias)
@@ -233,6 +249,7 @@ class Decoder:
     def rotations(self, positions: int) -> Tensor:
         """[>= positions, 1, head_dim / 2] complex64: the turn of each position."""
         if len(self._rope_table) < positions:
+            # Doubled, so that a long response computes the table a few times and not once a token.
             count = max(positions, 2 * len(self._rope_table))
             angles = torch.outer(
                 torch.arange(count, dtype=torch.float32, device=self._frequencies.device), self._frequencies

@@ -42,10 +42,12 @@ class TorchEngine(RolloutEngine):
         dtype: torch.dtype = torch.float32,
         max_batch_size: int = 512,
     ) -> None:
+        # An id outside would never be drawn, and every response would count as truncated.
         outside = [token for token in eos_ids if not 0 <= token < config.vocab_size]
         if outside:
             raise ValueError(f"eos_ids {outside} are outside the vocabulary of {config.vocab_size}")
         self._decoder = Decoder(config, torch.device(device), dtype)
+        # A mask, because models have several tokens that end a response.
         self._is_eos = torch.zeros(config.vocab_size, dtype=torch.bool, device=device)
         self._is_eos[torch.tensor(list(eos_ids), dtype=torch.int64, device=device)] = True
         self.concurrency = max_batch_size
@@ -63,6 +65,7 @@ class TorchEngine(RolloutEngine):
     def open(self, sampling: Sampling) -> DecodingBatch:
         if self.version is None:
             raise RuntimeError("sync_weights must be called before generate")
+        # Anew for each stream, as a new version of the weights makes every cached key and value wrong.
         rows = Rows(self._decoder, self._is_eos)
         return DecodingBatch(self._decoder, rows, sampling, self.concurrency, self.version, lambda: self.version)
 

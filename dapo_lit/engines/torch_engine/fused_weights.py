@@ -42,16 +42,20 @@ class Weights:
         self._head_dim = head_dim
         self._device = device
         self._dtype = dtype
-        self._slots: dict[str, list[Tensor]] = {}  # for each name, the views of buffers that take the tensor
+        # For each name, the views of buffers that take the tensor.
+        self._slots: dict[str, list[Tensor]] = {}
         self.embedding = self._single("model.embed_tokens.weight")
         self.final_norm = self._single("model.norm.weight")
+        # The head is kept in float32: logits rounded to bfloat16 would move log-probs by percents.
         if tied and dtype == torch.float32:
             self.head = self.embedding
         else:
             self.head = torch.empty(shapes["lm_head.weight"], device=device, dtype=torch.float32)
             self._slots.setdefault("model.embed_tokens.weight" if tied else "lm_head.weight", []).append(self.head)
+        # From the names, which are those of the tensors that will come.
         num_layers = len({name.split(".")[2] for name in shapes if name.startswith("model.layers.")})
         self.layers = [self._layer(f"model.layers.{index}.") for index in range(num_layers)]
+        # A tensor that is left over means arithmetic that is not done here, so samples would come from another model.
         unknown = sorted(set(shapes) - set(self._slots) - {"lm_head.weight"})
         if unknown:
             raise ValueError(f"the torch sampler does not know the tensors {unknown}; choose another policy")
@@ -67,6 +71,7 @@ class Weights:
     def _fused(self, *names: str) -> Tensor:
         rows = [self._shapes[name][0] for name in names]
         tensor = self._empty(sum(rows), *self._shapes[names[0]][1:])
+        # Views of one buffer: the state dict is copied straight to its place, and nothing is concatenated at a sync.
         self._slots.update((name, [part]) for name, part in zip(names, tensor.split(rows), strict=True))
         return tensor
 
@@ -90,6 +95,7 @@ class Weights:
             down=self._single(f"{prefix}{down}.weight"),
             down_bias=bias(down),
         )
+        # After the buffers exist, because the view by halves is a view of them.
         for name in [f"{prefix}{part}.{kind}" for part in (q, k) for kind in ("weight", "bias")]:
             if name in self._slots:
                 self._slots[name] = [_by_half(self._slots[name][0], self._head_dim)]
@@ -118,17 +124,21 @@ class Weights:
             if name not in self._shapes:
                 problems.append(f"{name} is unexpected")
                 continue
+            # Before the shape is checked: a tensor of the wrong shape is one fault, not two.
             missing.discard(name)
             if tuple(tensor.shape) != self._shapes[name]:
                 problems.append(f"{name} has shape {list(tensor.shape)} instead of {list(self._shapes[name])}")
             elif name in self._slots:
                 for slot in self._slots[name]:
+                    # In place, so that no pointer into the weights changes between steps.
                     slot.copy_(tensor.reshape(slot.shape))
             else:
-                tied_head = tensor.clone()  # the sender may free it once the next is asked for
+                # The sender may free it once the next is asked for.
+                tied_head = tensor.clone()
         problems += [f"{name} is missing" for name in self._slots if name in missing]
         if tied_head is not None and not problems and not torch.equal(self.head, tied_head.to(self.head)):
             problems.append("lm_head.weight differs from model.embed_tokens.weight, but the config ties them")
+        # All at once: a model of another family would otherwise be mended name by name.
         if problems:
             raise ValueError("weights do not fit the model: " + "; ".join(problems))
 

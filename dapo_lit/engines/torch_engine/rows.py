@@ -55,6 +55,8 @@ class Entering:
         distinct: list[TokenIds] = []
         row_prompts: list[int] = []
         for prompt in prompts:
+            # Neighbours only: requests of a group follow each other, and comparing all pairs would cost more than it
+            # saves.
             if not distinct or not np.array_equal(prompt, distinct[-1]):
                 distinct.append(prompt)
             row_prompts.append(len(distinct) - 1)
@@ -63,6 +65,7 @@ class Entering:
         self._chunks: list[tuple[Tensor, Prefilled]] = []  # prompts
         self.hidden = torch.empty(len(distinct), decoder.hidden_size, dtype=decoder.dtype, device=decoder.device)
         """[prompts, hidden]: what the first token is sampled from."""
+        # By length, because a prefill is padded to its longest prompt.
         for chunk in _by_length(distinct):
             prefilled = decoder.prefill([distinct[i] for i in chunk])
             target = torch.tensor(chunk, device=decoder.device)
@@ -118,12 +121,14 @@ class Rows:
         if move.lays_out:
             # Attention reads a cache with unused slots as slowly as a full one, and growing copies all of it.
             self.capacity = min(width + max(_GROWTH_SLOTS, 2 * math.isqrt(width)), move.most)
+        # Indices are computed on the host, where the lengths are, and sent once.
         rows = self._placed(move.rows)
         for name in ("_ids", "_logprobs"):
             before: Tensor = getattr(self, name)
             after = before.new_zeros(num_rows, self.capacity)
             after[: move.kept, move.new] = before[rows, move.old]
             setattr(self, name, after)
+        # Places and not rows: rows with equal tokens so far share one.
         used, places = np.unique(self._places[move.rows], return_inverse=True)
         kept = len(used)
         # The last places fill those that nobody uses any more; `used` becomes the former place of each place.
@@ -133,6 +138,7 @@ class Rows:
         self._places = np.concatenate([now[places], kept + entering.prompt_of_row])
         former = np.empty(kept, np.int64)
         former[now] = used
+        # Idle places at the end, so that sums of a small batch have the order of a larger one.
         count = max(kept + len(entering.hidden), min(_FEWEST_PLACES, num_rows))
         idle = count - kept - len(entering.hidden)
         hidden = self._hidden
@@ -141,6 +147,7 @@ class Rows:
         )
         if move.lays_out:
             self._cache.lay_out(kept, num_rows, move.old, move.new, self.capacity, move.most)
+        # Idle places start with the first: their attention must see a key, or it gives NaN.
         starts = np.full(count, move.starts.min())
         starts[self._places] = move.starts
         self._cache.enter(torch.from_numpy(starts), kept, width)
@@ -149,11 +156,13 @@ class Rows:
 
     def sample(self, uniforms: np.ndarray, slot: int, sampling: Sampling) -> np.ndarray:
         """Draws the next token of every row, for slot `slot`; uniforms: [B]. Returns [B]: whether it is an EOS."""
+        # Products by place, draws by row: rows that share a place differ only in their noise.
         logits = self._decoder.logits(self._hidden)[self._placed(self._places)]
         tokens, logprobs = draw(logits, torch.from_numpy(uniforms).to(logits.device), sampling)
         self._ids[:, slot] = tokens
         self._logprobs[:, slot] = logprobs
-        self._tokens = tokens.cpu().numpy()  # waits for the device: the host must know which rows have ended
+        # Waits for the device: the host must know which rows have ended.
+        self._tokens = tokens.cpu().numpy()
         return self._is_eos[self._tokens]
 
     def decode(self, slot: int, alive: np.ndarray) -> None:
@@ -163,12 +172,15 @@ class Rows:
 
     def _part(self, rows: np.ndarray) -> np.ndarray:
         """Gives `rows` that have drawn different tokens different places; returns the token of each place."""
+        # One number for each pair of place and token.
         drawn = self._places[rows] * len(self._is_eos) + self._tokens[rows]
         _, first, place = np.unique(drawn, return_index=True, return_inverse=True)
         parents, tokens = self._places[rows[first]], self._tokens[rows[first]]
-        leaves = np.append(False, parents[1:] == parents[:-1])  # the first token of a place keeps it
+        # The first token of a place keeps it.
+        leaves = np.append(False, parents[1:] == parents[:-1])
         count, target = len(self._hidden), parents.copy()
         if leaves.any():
+            # Places that nobody uses any more first, then new ones at the end.
             free = np.append(np.setdiff1d(np.arange(count), parents), np.arange(count, count + leaves.sum()))
             target[leaves] = free[: leaves.sum()]
             count = max(count, int(target.max()) + 1)
@@ -215,6 +227,7 @@ def _inverse_cdf(logprobs: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     cdf = logprobs.exp().cumsum(dim=-1, dtype=torch.float64)
     # Strictly above (right=True): an entry of probability 0 leaves the CDF flat and is never the first. Scaling by the
     # total instead of 1 keeps the last uniforms inside, whatever the rounding of the sum.
+    # Float64: a uniform of 2**-53 must not round to 0, nor one below 1 to 1.
     thresholds = uniforms[:, None] * cdf[:, -1:]
     tokens = torch.searchsorted(cdf, thresholds, right=True).clamp_(max=logprobs.shape[-1] - 1)
     return tokens.squeeze(-1), logprobs.gather(-1, tokens).squeeze(-1)
@@ -236,6 +249,7 @@ def _nucleus(logits: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
             break
         count = min(8 * count, vocab)
     outside = mass_before >= top_p
+    # The likeliest token stays even if it alone has more than top_p.
     outside[:, 0] = False
     ids, order = ids.sort(dim=-1)
     return ids, torch.log_softmax(values.masked_fill(outside, -torch.inf).gather(-1, order), dim=-1)

@@ -35,8 +35,10 @@ from dapo_lit.seeds import random_state, restore_random_state
 SUPPORTED = ((0, 26), (0, 33))
 """From the first on, below the second."""
 SETTINGS = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the model in this process: weights go in without a copy through a pipe
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # binding would bind the trainer's threads as well
+    # The model in this process: weights go in without a copy through a pipe.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    # Binding would bind the trainer's threads as well.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CONFIGURE_LOGGING": "0",  # `Warnings` prints instead
     # The runner and sampler that vllm-cpu has and the tests cover. On a GPU vLLM 0.32 would choose another one, with a
     # sampler and seeds of its own.
@@ -61,6 +63,7 @@ def check_installed() -> str:
             found = version(package)
         except PackageNotFoundError:
             continue
+        # Without the local part: 0.32.0+cpu is 0.32.0.
         release = tuple(int(part) for part in found.split("+")[0].split(".")[:2])
         if not SUPPORTED[0] <= release < SUPPORTED[1]:
             raise ValueError(f"rollout=vllm works with vLLM {wanted}, not with {package} {found}; {how}")
@@ -79,6 +82,7 @@ def process_kept() -> Iterator[None]:
     a function that does nothing in place of `torch.set_num_threads`. Its batch-invariant mode sets NCCL_* variables
     that would bind the trainer's communicators, made later, to one channel. vLLM reads its own VLLM_* variables later.
     """
+    # The function itself too, as vllm-cpu replaces it.
     set_num_threads, threads = torch.set_num_threads, torch.get_num_threads()
     precision, drawn, variables = torch.get_float32_matmul_precision(), random_state(), dict(os.environ)
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
@@ -90,9 +94,11 @@ def process_kept() -> Iterator[None]:
         torch.set_float32_matmul_precision(precision)
         restore_random_state(drawn)
         vllms = {name: value for name, value in os.environ.items() if name.startswith("VLLM_")}
+        # What vLLM set for its own processes would steer the trainer's NCCL and threads.
         os.environ.clear()
         os.environ.update(variables | vllms)
-        if threading.current_thread() is threading.main_thread():  # no other thread can have changed them
+        # No other thread can have changed them.
+        if threading.current_thread() is threading.main_thread():
             for number, handler in handlers.items():
                 if handler is not None:  # None: not installed from Python
                     signal.signal(number, handler)
@@ -150,6 +156,7 @@ class VllmEngine(RolloutEngine):
     def _start(self) -> Any:
         if self.settings.deterministic:  # read by vLLM when it is imported
             os.environ["VLLM_BATCH_INVARIANT"] = "1"
+        # What the user has set wins: these are defaults.
         os.environ.update({name: os.environ.get(name, value) for name, value in SETTINGS.items()})
         host, logger = Host.here(), logging.getLogger("vllm")
         level, tied = logging.ERROR if host.rank else logging.WARNING, bool(self._model.config.tie_word_embeddings)
@@ -165,6 +172,7 @@ class VllmEngine(RolloutEngine):
             torch.cuda.empty_cache()  # what the trainer has freed must be free for vLLM
         # Removed by close, or else when the engine or the interpreter goes.
         self._folder = tempfile.TemporaryDirectory(prefix="dapo_lit_vllm_", ignore_cleanup_errors=True)
+        # vLLM reads a folder; its weights come by sync_weights, so a config is all it needs.
         self._model.config.save_pretrained(self._folder.name)
         weight_bytes = self._model.num_parameters * self._dtype.itemsize
         options = llm_options(Path(self._folder.name), self._dtype, self.settings, host, weight_bytes)
@@ -176,6 +184,7 @@ class VllmEngine(RolloutEngine):
                 f"vLLM {self.version_of_vllm} cannot load a model of type {self._model.config.model_type!r} with "
                 f"rollout.vllm.kv_cache_gb={self.settings.kv_cache_gb:g}: {error}"
             ) from error
+        # Internals of vLLM: SUPPORTED bounds the versions in which these names were read.
         core = llm.llm_engine.engine_core.engine_core
         self._count_preemptions(core.scheduler)
         layers = core.vllm_config.compilation_config.static_forward_context.values()
@@ -189,6 +198,7 @@ class VllmEngine(RolloutEngine):
 
     def _count_preemptions(self, scheduler: Any) -> None:
         """vLLM itself counts them only together with statistics of every token, which take time."""
+        # A preempted response is computed again from its prompt: time that no other metric shows.
         preempt = scheduler._preempt_request
 
         def counted(*given: Any, **named: Any) -> None:
@@ -210,8 +220,11 @@ class VllmEngine(RolloutEngine):
 
         self.version = None
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": copies()})
+        # After the load, as the generator runs only while vLLM reads it.
         self._model.check_names(sent)
-        self._wake("kv_cache")  # last, so that the cache and the copies of weights are not in memory together
+        # Last, so that the cache and the copies of weights are not in memory together.
+        self._wake("kv_cache")
+        # Keys of the old weights under the new ones would give samples of neither.
         if self.llm.reset_prefix_cache() is False:
             raise RuntimeError("the prefix cache is not reset: requests hold it")
         self.version = version
@@ -225,7 +238,8 @@ class VllmEngine(RolloutEngine):
     def release_memory(self) -> None:
         """Gives GPU memory back until the next sync_weights, which brings other weights: these are not kept."""
         if self.settings.sleep and not self._asleep:
-            self.llm.sleep(level=2)  # level 1 would keep a copy of the weights in the host's memory
+            # Level 1 would keep a copy of the weights in the host's memory.
+            self.llm.sleep(level=2)
             self._asleep = True
             self.version = None
 

@@ -63,13 +63,17 @@ def llm_options(
         "max_model_len": settings.max_model_tokens,
         "max_num_seqs": settings.max_batch_size,
         "kv_cache_memory_bytes": int(settings.kv_cache_gb * 2**30),
-        "enforce_eager": not host.gpu_bytes,  # compiling and CUDA graphs take minutes, and pay on a GPU
+        # Compiling and CUDA graphs take minutes, and pay on a GPU.
+        "enforce_eager": not host.gpu_bytes,
         "enable_prefix_caching": True,
         "enable_sleep_mode": settings.sleep,
-        "logprobs_mode": "processed_logprobs",  # the default is that of the raw logits, wrong at a temperature
+        # The default is that of the raw logits, wrong at a temperature.
+        "logprobs_mode": "processed_logprobs",
         "disable_log_stats": True,
-        "async_scheduling": False,  # as on the CPU, where the tests run; a GPU's default is true
-        "seed": host.rank // settings.tensor_parallel,  # the ranks of one engine must draw alike
+        # As on the CPU, where the tests run; a GPU's default is true.
+        "async_scheduling": False,
+        # The ranks of one engine must draw alike.
+        "seed": host.rank // settings.tensor_parallel,
     }
     if host.gpu_bytes:
         options["gpu_memory_utilization"] = memory_frac(settings, host.gpu_bytes, weight_bytes)
@@ -94,7 +98,9 @@ def memory_frac(settings: VllmSettings, gpu_bytes: int, weight_bytes: int) -> fl
     By default vLLM wants 92 % to be free even if the size of its cache is given.
     """
     cache = settings.kv_cache_gb * 2**30
+    # Activations and graphs are in the reserve: vLLM knows their size only after it has started.
     used = weight_bytes / settings.tensor_parallel + cache + RESERVED_BYTES
+    # Here, in one line; vLLM would say it after a minute of loading, in a traceback.
     if used > gpu_bytes:
         gib = [n / 2**30 for n in (weight_bytes / settings.tensor_parallel, cache, RESERVED_BYTES, gpu_bytes)]
         raise ValueError(

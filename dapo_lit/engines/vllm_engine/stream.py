@@ -9,6 +9,7 @@ from dapo_lit.seeds import request_seed
 
 def sampling_params(request: SampleRequest, sampling: Sampling, eos_ids: list[int]) -> dict[str, Any]:
     """The parameters of vLLM's sampling for one request."""
+    # What is there already counts towards the limit, wherever it was sampled.
     num_tokens = len(request.partial.response_ids)
     return {
         "temperature": sampling.temperature,
@@ -48,9 +49,12 @@ class VllmStream:
         for request in requests:
             request.check_length(limit, self._max_tokens)
             given = sampling_params(request, self._sampling, self._eos_ids)
+            # Final only: a Python object for each token would cost more than its sampling.
             params = SamplingParams(**given, output_kind=RequestOutputKind.FINAL_ONLY)
+            # Unique over streams: vLLM may still hold a request that an earlier one dropped.
             name = f"{self._version}-{id(self)}-{self._number}"
             self._number += 1
+            # One request a sample and not n=G: vLLM returns a group only when its longest sample has ended.
             self._pending[name] = request
             self._engine.add_request(name, {"prompt_token_ids": request.input_ids.tolist()}, params)
 
@@ -59,10 +63,12 @@ class VllmStream:
             return []
         samples = []
         for output in self._engine.step():
+            # vLLM may finish a request in the step in which it was withdrawn.
             if output.finished and output.request_id in self._pending:
                 request = self._pending.pop(output.request_id)
                 [ended] = output.outputs
                 ids, logprobs = _sampled(ended.token_ids, ended.logprobs)
+                # "length" is a truncation: no token ended the response.
                 finished = ended.finish_reason == "stop"
                 samples.append(
                     request.partial.ended(request.key, ids, logprobs, finished=finished, version=self._version)
@@ -81,6 +87,7 @@ class VllmStream:
 
     def _so_far(self, name: str, request: SampleRequest) -> PartialSample:
         """The tokens that the output processor has of a request that has not ended."""
+        # Not public: an aborted request returns nothing, and its tokens would be lost.
         processor = self._engine.output_processor
         for internal in getattr(processor, "external_req_ids", {}).get(name, [name]):
             state = processor.request_states.get(internal)
@@ -92,5 +99,6 @@ class VllmStream:
 
 def _sampled(token_ids: Sequence[int], logprobs: Any) -> tuple[list[int], list[float]]:
     """Token ids and their log-probs, as far as there are log-probs."""
+    # Log-probs may lag a token behind; a token without its log-prob is of no use.
     values = [place[token].logprob for token, place in zip(token_ids, logprobs or [], strict=False)]
     return list(token_ids)[: len(values)], values

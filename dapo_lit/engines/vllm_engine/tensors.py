@@ -12,6 +12,7 @@ class ServedModel:
 
     def __init__(self, policy: PretrainedConfig) -> None:
         self.config = policy
+        # Names and shapes only: no memory, no random numbers.
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(policy)
         self._names = set(model.state_dict())
@@ -21,8 +22,10 @@ class ServedModel:
         """Each tensor once, and the head where it is tied: vLLM would keep the old one."""
         sent: set[str] = set()
         for name, tensor in named_tensors:
+            # In the file format a tied head has no tensor; vLLM's in-place reload wants one.
             has_tied_head = self.config.tie_word_embeddings and name == "model.embed_tokens.weight"
             for also in (name, "lm_head.weight") if has_tied_head else (name,):
+                # FSDP gives a tied parameter under both of its names.
                 if also not in sent:
                     sent.add(also)
                     yield also, tensor

@@ -64,6 +64,7 @@ class ServerClient:
 
     def start(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         """Starts `work` in the client's thread; cancelling the future cancels it."""
+        # asyncio's objects are not thread-safe: this is the one way in from another thread.
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def get(self, url: str, path: str) -> Any:
@@ -94,7 +95,8 @@ class ServerClient:
 
     async def events(self, url: str, path: str, body: dict[str, Any], take: Callable[[Any], None]) -> None:
         """POSTs and calls `take` with the JSON of each server-sent event, until the stream ends."""
-        forever = aiohttp.ClientTimeout(total=None)  # a response may wait, and take hours; stream.py watches the server
+        # A response may wait, and take hours; stream.py watches the server.
+        forever = aiohttp.ClientTimeout(total=None)
         try:
             async with self._session.post(url + path, json=body, timeout=forever) as answer:
                 if answer.status != 200:

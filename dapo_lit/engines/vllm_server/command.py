@@ -33,6 +33,7 @@ class ServerSettings:
 
 def write_config(config: PretrainedConfig, dtype: torch.dtype, folder: Path) -> Path:
     """A folder with the policy's config, named by its content, so that no other policy's is taken for it."""
+    # All fields: a difference to the defaults changes with the version of transformers.
     content = config.to_json_string(use_diff=False)
     digest = hashlib.blake2b(f"{content}{dtype}".encode(), digest_size=4).hexdigest()
     made = folder.absolute() / f"model_{digest}"
@@ -44,16 +45,20 @@ def serve_command(model: Path, dtype: torch.dtype, settings: ServerSettings, hos
     """The shell command of one of `settings.urls`; host and port may be variables of the shell."""
     options = [
         f"--host {host} --port {port}",
+        # Weights come at the first sync; a folder of real ones would have to be written for nothing.
         "--load-format dummy --skip-tokenizer-init --tokens-only",
         f"--dtype {str(dtype).removeprefix('torch.')}",
         f"--max-model-len {settings.max_model_tokens} --max-num-seqs {settings.max_batch_size}",
+        # At a temperature the default, raw logits, is the log-prob of a distribution that nobody sampled from.
         "--logprobs-mode processed_logprobs --no-async-scheduling",
     ]
-    if os.environ.get(TOKEN):  # each reads it from its own environment, where no list of processes shows it
+    # Each reads it from its own environment, where no list of processes shows it.
+    if os.environ.get(TOKEN):
         options.append("--middleware dapo_lit.engines.vllm_server.guard.TokenGuard")
     if settings.fp32_head:
         options.append("""--hf-overrides '{"head_dtype": "float32"}'""")
     if settings.transfer == "nccl":
         options.append("""--weight-transfer-config '{"backend": "nccl"}'""")
+    # Development mode opens the routes that set weights; `guard.py` keeps others from them.
     invariant = "VLLM_BATCH_INVARIANT=1 " if settings.deterministic else ""
     return f"{invariant}VLLM_SERVER_DEV_MODE=1 VLLM_USE_V2_MODEL_RUNNER=0 vllm serve {model} {' '.join(options)}"

@@ -57,6 +57,7 @@ class VllmServerEngine(RolloutEngine):
         ranks: Ranks = SINGLE_PROCESS,
     ) -> None:
         self.settings = settings
+        # Servers are shared by ranks, so a rank keeps only its share of them busy.
         everywhere = settings.max_batch_size * len(settings.urls)
         self.concurrency = -(-everywhere // ranks.size)  # the rank's share
         self.ranks = ranks
@@ -64,7 +65,9 @@ class VllmServerEngine(RolloutEngine):
         self._eos_ids = list(eos_ids)
         self._dtype = dtype
         self._model = ServedModel(config)
-        self._folder = write_config(self._model.config, dtype, settings.folder)  # the same on every rank
+        # The same on every rank.
+        self._folder = write_config(self._model.config, dtype, settings.folder)
+        # Random and by version: two runs that train with one server by mistake are told apart.
         self._label = ""
         self._weights: Path | None = None
         self._closed = False
@@ -98,9 +101,11 @@ class VllmServerEngine(RolloutEngine):
 
     def _check_once(self, url: str) -> None:
         """Raises ValueError for a server that is not the one wanted, ServerError for one that does not answer."""
+        # First: the routes below exist in this version only.
         version = self._client.get(url, "/version")["version"]
         if not version.startswith(SERVER_VERSION):
             raise self._wrong(url, f"{url} is vLLM {version}; its server is used as of {SERVER_VERSION}x")
+        # By folder, whose name is a digest of the config: the same sizes may be another model.
         [served], longest = self._client.get(url, "/v1/models")["data"][:1], self.settings.max_model_tokens
         if served["root"] != str(self._folder) or served["max_model_len"] < longest:
             raise self._wrong(
@@ -117,7 +122,8 @@ class VllmServerEngine(RolloutEngine):
         wanted: dict[str, Any] = {"dtype": str(self._dtype), "logprobs_mode": "processed_logprobs"}
         if found["device_config"]["device"] == "cpu":
             have = have | found["scheduler_config"]
-            wanted = wanted | {"enable_chunked_prefill": False}  # as in vllm_engine/options.py
+            # As in vllm_engine/options.py.
+            wanted = wanted | {"enable_chunked_prefill": False}
         for name, value in wanted.items():
             if have[name] != value:
                 raise self._wrong(url, f"{url} has {name}={have[name]}, not {value}")
@@ -135,9 +141,12 @@ class VllmServerEngine(RolloutEngine):
     def sync_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Has the servers load the weights in place, and empties their prefix caches."""
         self.version = None
-        self._servers.agree(self._check_once, self.settings.wait_s)  # from here on no rank samples
+        # From here on no rank samples.
+        # A server may have come back since the last step, with dummy weights.
+        self._servers.agree(self._check_once, self.settings.wait_s)
         self._check_none_lost()
         # Requests that were dropped may still be on their way out.
+        # Loading under running requests would mix two versions in one response.
         self._servers.order("/pause?mode=abort")
         self._check_none_lost()
         if self._nccl is not None:
@@ -148,7 +157,9 @@ class VllmServerEngine(RolloutEngine):
         self.ranks.gather(None)  # every server has them
         self._servers.order("/update_weight_version", {"new_version": self._label})
         self._servers.order("/resume")
+        # Prefixes that the old weights computed would be taken for the new ones'.
         self._reset_cache()
+        # All ranks leave out the same servers: one that missed these weights must not sample for any of them.
         self._servers.agree_on_lost()  # every other server may be sampled from
         self._check_none_lost()
         self.version = version
@@ -159,7 +170,8 @@ class VllmServerEngine(RolloutEngine):
             raise ServerError(f"{lost}: a lost server cannot be left out of transfer=nccl")
 
     def _load_files(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        if self.ranks.rank == 0 and self._weights is not None:  # read by all since they trained together
+        # Read by all since they trained together.
+        if self.ranks.rank == 0 and self._weights is not None:
             shutil.rmtree(self._weights, ignore_errors=True)
         tensors = self._model.tensors(named_tensors)
         written: tuple[Path, list[str]] | None = None
@@ -170,13 +182,15 @@ class VllmServerEngine(RolloutEngine):
         else:
             for _ in tensors:  # gathering shards takes all ranks
                 pass
+        # Also a barrier: no server may read the folder before all of it is written.
         found = self.ranks.gather(written)[0]
         assert found is not None
         self._weights, names = found
         self._label = self._weights.name.removeprefix("weights_")
         self._model.check_names(names)
         calls = {
-            "update_config": {"overrides": {"load_config": {"load_format": "auto"}}},  # it started with dummy weights
+            # It started with dummy weights.
+            "update_config": {"overrides": {"load_config": {"load_format": "auto"}}},
             "reload_weights": {"weights_path": str(self._weights)},
         }
         for method, arguments in calls.items():  # of every worker
@@ -204,7 +218,8 @@ class VllmServerEngine(RolloutEngine):
             return
         self._closed = True
         if self._nccl is not None:
-            with contextlib.suppress(ServerError):  # one that is gone has nothing to shut down
+            # One that is gone has nothing to shut down.
+            with contextlib.suppress(ServerError):
                 self._nccl.close()
         self._client.close()
         if self.ranks.rank == 0 and self._weights is not None:

@@ -20,18 +20,21 @@ class TokenGuard:
 
     def __init__(self, app: App) -> None:
         self._app = app
+        # A KeyError at the start of the server, rather than one that guards nothing.
         self._wanted = f"Bearer {os.environ['VLLM_API_KEY']}".encode()
 
     async def __call__(
         self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
     ) -> None:
         given = dict(scope.get("headers") or ()).get(b"authorization", b"")
+        # Lifespan events are the server's own start and stop, not a request.
         is_open = scope["type"] == "lifespan" or (scope["type"] == "http" and scope["path"] in OPEN)
         if is_open or secrets.compare_digest(given, self._wanted):
             await self._app(scope, receive, send)
             return
         if scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008})  # before it is accepted: the client gets a 403
+            # Before it is accepted: the client gets a 403.
+            await send({"type": "websocket.close", "code": 1008})
             return
         await send({"type": "http.response.start", "status": 401, "headers": [(b"content-type", b"application/json")]})
         await send({"type": "http.response.body", "body": b'{"error": "wrong or missing token"}'})

@@ -81,7 +81,9 @@ class VllmServerStream:
         if not usable:
             raise ServerError(f"no server is left of {', '.join(self._client.urls)}")
         group = (key.step, key.problem_id, key.attempt)
-        if group != self._group or self._server not in usable:  # together: their prompt is in its prefix cache
+        # Together: their prompt is in its prefix cache.
+        # By group: the prefix cache computes the prompt once where all samples of a group are at one server.
+        if group != self._group or self._server not in usable:
             self._group, self._server = group, min(usable, key=lambda index: self._load[index])
         under_way = UnderWay(request, self._server)
         if not self._load[self._server]:
@@ -97,6 +99,8 @@ class VllmServerStream:
             self._heard[under_way.server] = time.monotonic()
             for choice in event["choices"]:
                 if reason := choice["finish_reason"]:
+                    # The server's own word: after a restart it has dummy weights, and answers as if nothing had
+                    # happened.
                     versions = {span["version"] for span in choice["weight_versions"] or ()}
                     if versions - {self._label}:
                         raise ServerError(
@@ -107,10 +111,12 @@ class VllmServerStream:
                         raise ServerError(f"{url} ended a response with {reason!r}")
                     under_way.finish_reason = reason
                 if choice["token_ids"]:
+                    # Log-probs first: `withdraw` reads in another thread and cuts both lists at the number of ids.
                     under_way.logprobs += [place["logprob"] for place in choice["logprobs"]["content"]]
                     under_way.ids += choice["token_ids"]
 
         url, request = self._client.urls[under_way.server], under_way.request
+        # The same parameters as in process, so that the same request has the same seed.
         params = sampling_params(request, self._sampling, self._eos_ids) | {"stream_interval": TOKENS_AN_EVENT}
         body = {"token_ids": request.input_ids.tolist(), "stream": True, "sampling_params": params}
         try:
@@ -125,11 +131,13 @@ class VllmServerStream:
         samples: list[Sample] = []
         while self._pending:
             try:
+                # Waits for the first, then takes what is there: the caller has verdicts to collect meanwhile.
                 ended, error = self._ended.get(timeout=0 if samples else WAIT_S)
             except queue.Empty:
                 self._break_off_silent()
                 break
-            if self._pending.get(ended.request.key) is not ended:  # withdrawn while it ended
+            # Withdrawn while it ended.
+            if self._pending.get(ended.request.key) is not ended:
                 continue
             if error is not None:
                 self._send_again(ended, error)
@@ -146,6 +154,7 @@ class VllmServerStream:
         """Fails the requests of a server that sends nothing of any: its process is stopped, or its engine hangs."""
         now = time.monotonic()
         for index, url in enumerate(self._client.urls):
+            # Per server and not per request: a request may wait in the queue for hours while others are served.
             if self._load[index] and now - self._heard[index] > client.ANSWER_S:
                 for under_way in [under_way for under_way in self._pending.values() if under_way.server == index]:
                     assert under_way.work is not None
@@ -156,6 +165,7 @@ class VllmServerStream:
         """Raises the error unless it is the failure of a server and another one is left."""
         if not isinstance(error, ServerError):
             raise error
+        # Its requests start again with the same seed: elsewhere the same tokens come, up to rounding.
         self._servers.lose(failed.server, error)
         if not self._servers.usable:
             raise error
@@ -168,11 +178,13 @@ class VllmServerStream:
         for under_way in chosen.values():
             assert under_way.work is not None
             under_way.work.cancel()
-        self._client.run(asyncio.sleep(0))  # behind the cancellations: nothing is added to the chosen from here on
+        # Behind the cancellations: nothing is added to the chosen from here on.
+        self._client.run(asyncio.sleep(0))
         partial = {}
         for key, under_way in chosen.items():
             self._load[under_way.server] -= 1
             # The last token of a response that ended without being handed out is sampled again.
+            # Or a continued response would start after its own end.
             count = len(under_way.ids) - (under_way.finish_reason is not None)
             partial[key] = under_way.request.partial.extended(
                 under_way.ids[:count], under_way.logprobs[:count], self._version

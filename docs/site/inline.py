@@ -1,0 +1,147 @@
+"""Numbers within a sentence or a cell of a table: `<!-- n: KEY -->5 %<!-- /n -->`, where KEY says what makes the text.
+
+    json NAME a/b/c FORMAT          a value of benchmarks/results/NAME.json (or benchmarks/NAME.json)
+    effect STUDY COMPARISON SHOW    an effect on the held-out accuracy, over base policies
+    on METRIC STUDY COMPARISON SHOW     the same on another metric; METRIC may end in @FIRST-LAST, of rollout steps
+    cost STUDY COMPARISON SHOW      tokens used, or needed to the level that the control ends on
+    is NAME                         what a function of measured.py gives
+
+FORMAT is a format of Python, `%` for percent with one digit, `,` for whole numbers, or `s` for text. A path with
+blanks is in quotes.
+STUDY is a folder below experiments/. COMPARISON is a technique (its main effect in a factorial, else the one view of it
+that the study has) or two arms, `dapo:dapo-clip_higher`. SHOW is one of `SHOWS`. A mark never starts a line: Markdown
+would end the paragraph there (tests/test_made.py).
+"""
+
+import re
+import shlex
+from collections.abc import Callable
+from functools import cache
+
+import measured
+from cells import cells, ratio
+
+from dapo_lit.study.compare.contrasts import Contrast, Effect, compare_on, contrasts, difference
+from dapo_lit.study.compare.equal_budget import costs, per_step_metric
+from dapo_lit.study.read.outcomes import amount, primary_metric, unit
+
+MARK = re.compile(r"<!-- n: ([^>]+?) -->(.*?)<!-- /n -->", re.DOTALL)
+
+
+def value(name: str, path: str, shown: str) -> str:
+    """A value of a benchmark's JSON.
+
+    >>> value("verify", "agreement/sympy/agreement", "%")
+    '100.0 %'
+    """
+    found = measured.results(name)
+    for part in path.split("/"):
+        found = found[int(part)] if isinstance(found, list) else found[part]
+    return found if isinstance(found, str) else formatted(found, shown)
+
+
+def formatted(number: float, shown: str) -> str:
+    """
+    >>> formatted(0.0312, "%"), formatted(9202.7, ","), formatted(3.14159, ".2f")
+    ('3.1 %', '9,203', '3.14')
+    """
+    return f"{100 * number:.1f} %" if shown == "%" else f"{number:,.0f}" if shown == "," else format(number, shown)
+
+
+@cache
+def contrast(study: str, words: str) -> Contrast:
+    """A comparison by a technique or by its two arms."""
+    treated, _, control = words.partition(":")
+    arms = cells(study).arms
+    if control:
+        if missing := {treated, control} - set(arms):
+            raise SystemExit(f"experiments/{study} has no arm {', '.join(sorted(missing))}")
+        return difference("", words, None, treated, control)
+    known = [one for one in contrasts(arms) if words in (one.technique, one.label)]
+    found = [one for one in known if one.family == "main effects"] or known
+    if len(found) != 1:
+        raise SystemExit(f"experiments/{study} has {len(found)} comparisons {words}: name two arms, treated:control")
+    return found[0]
+
+
+@cache
+def effect(study: str, words: str, metric: str | None = None) -> Effect:
+    """An effect over base policies; on the held-out accuracy if no metric is named."""
+    key, _, steps = (metric or primary_metric(cells(study))).partition(
+        "@" if metric and "eval/" not in metric else "\0"
+    )
+    first, _, last = steps.partition("-")
+    return compare_on(cells(study), contrast(study, words), key, (int(first), int(last)) if steps else None)
+
+
+def _mean(found: Effect) -> str:
+    return amount(found.outcome, found.estimate.mean, signed=True)
+
+
+def _size(found: Effect) -> str:
+    return amount(found.outcome, abs(found.estimate.mean))
+
+
+def _ends(found: Effect) -> str:
+    return f"[{amount(found.outcome, found.estimate.low)}, {amount(found.outcome, found.estimate.high)}]"
+
+
+def _p(found: Effect) -> str:
+    return f"p = {found.p:.2g}"
+
+
+def _ends_of_size(found: Effect) -> str:
+    """The interval of a decrease, as a size."""
+    low, high = found.estimate.low, found.estimate.high
+    return f"[{amount(found.outcome, -high)}, {amount(found.outcome, -low)}]" if low is not None and high else ""
+
+
+SHOWS: dict[str, Callable[[Effect], str]] = {
+    "mean": _mean,
+    "size": _size,
+    "ends": _ends,
+    "points": lambda found: f"{_mean(found)} {_ends(found)}",
+    "with_unit": lambda found: f"{_mean(found)} {unit(found.outcome)} {_ends(found)}",
+    "with_p": lambda found: f"{_mean(found)} {unit(found.outcome)} {_ends(found)}, {_p(found)}",
+    "size_with_unit": lambda found: (
+        f"{_size(found)} {unit(found.outcome)} " + (_ends(found) if found.estimate.mean > 0 else _ends_of_size(found))
+    ),
+    "bases": lambda found: str(found.estimate.n),
+    "p": _p,
+}
+
+
+def cost(study: str, words: str, shown: str) -> str:
+    """Tokens of a comparison: `used`, with over without, or `needed` to the level that the control ends on."""
+    runs, one = cells(study), contrast(study, words)
+    if shown == "used":
+        return f"x{ratio(study, one):.2f}"
+    key = per_step_metric(runs, primary_metric(runs))
+    needed = costs(runs, one, key)["tokens_generated"].needed if key else None
+    if needed is None:
+        raise SystemExit(f"experiments/{study}: {words} has no tokens needed")
+    at_least = "at least " if needed.never else ""
+    high = "–" if needed.high is None else f"{needed.high:.2f}"
+    return f"{at_least}x{needed.ratio:.2f} [{needed.low:.2f}, {high}]"
+
+
+def text(key: str) -> str:
+    """What a mark holds."""
+    kind, *rest = shlex.split(key)
+    match kind:
+        case "json":
+            return value(*rest)
+        case "effect":
+            return SHOWS[rest[2]](effect(rest[0], rest[1]))
+        case "on":
+            return SHOWS[rest[3]](effect(rest[1], rest[2], rest[0]))
+        case "cost":
+            return cost(*rest)
+        case "is":
+            return measured.NAMED[rest[0]]()
+    raise SystemExit(f"<!-- n: {key} -->: not one of json, effect, on, cost, is")
+
+
+def filled(page: str) -> str:
+    """The text of a page with every mark filled."""
+    return MARK.sub(lambda mark: f"<!-- n: {mark[1]} -->{text(mark[1])}<!-- /n -->", page)

@@ -1,0 +1,260 @@
+"""What benchmarks measured, in numbers of sentences (inline.py) and in tables (made.py).
+
+Made of benchmarks/results, and of the JSON of simulations in benchmarks/.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from functools import cache
+from statistics import median
+from typing import Any
+
+from cells import ROOT
+
+BENCHMARKS = ROOT / "benchmarks"
+
+
+@cache
+def results(name: str) -> Any:
+    """A benchmark's JSON, in benchmarks/results or, of a simulation, in benchmarks."""
+    places = (BENCHMARKS / "results" / f"{name}.json", BENCHMARKS / f"{name}.json")
+    return json.loads(next(place for place in places if place.is_file()).read_text(encoding="utf-8"))
+
+
+def between(values: Iterable[float], shown: str, unit: str = "") -> str:
+    """The range of some values.
+
+    >>> between([1.62, 1.58, 1.71], ".1f", " times"), between([0.031, 0.034], ".0%")
+    ('1.6 to 1.7 times', '3 %')
+    """
+    least, most = (format(end, shown).replace("%", "") for end in _ends(values))
+    unit = " %" if shown.endswith("%") else unit
+    return (least if least == most else f"{least} to {most}") + unit
+
+
+def _ends(values: Iterable[float]) -> tuple[float, float]:
+    found = list(values)
+    return min(found), max(found)
+
+
+# Rules of the reward (benchmarks/verify.py)
+
+
+def agreement() -> str:
+    """Markdown: agreement with labelled triples."""
+    found = results("verify")
+    lines = ["| | agreement | false positives | false negatives |", "|---|---:|---:|---:|"]
+    for rule, name in {
+        "sympy": "`sympy`",
+        "math-verify": f"math-verify {found['machine']['math-verify']}",
+        "dapo": "`dapo`",
+    }.items():
+        row = found["agreement"][rule]
+        lines.append(
+            f"| {name} | {100 * row['agreement']:.1f} % | {row['false_positives']} | {row['false_negatives']} |"
+        )
+    return "\n".join(lines)
+
+
+# TRL (benchmarks/vs_trl.py)
+
+
+def _rate(turn: list[dict[str, Any]]) -> float:
+    return sum(step["tokens"] for step in turn) / sum(step["seconds"] for step in turn)
+
+
+def rates_of_trl(work: str, side: str = "dapo_lit") -> list[float]:
+    """Our rate over that of TRL's fastest setting, in each turn."""
+    turns = results("vs_trl")["results"][work]["turns"]
+    peer = max((name for name in turns if name.startswith("TRL")), key=lambda name: median(map(_rate, turns[name])))
+    return [_rate(ours) / _rate(its) for ours, its in zip(turns[side], turns[peer], strict=True)]
+
+
+def _peak(work: str, side: str) -> float:
+    turns = results("vs_trl")["results"][work]["turns"]
+    name = (
+        side
+        if side in turns
+        else max((n for n in turns if n.startswith(side)), key=lambda n: median(map(_rate, turns[n])))
+    )
+    return float(max(step["peak_bytes"] for turn in turns[name] for step in turn))
+
+
+def memory_of_trl(work: str, side: str = "dapo_lit") -> float:
+    """Our peak over that of TRL's fastest setting."""
+    return _peak(work, side) / _peak(work, "TRL")
+
+
+def _spread(values: list[float]) -> str:
+    return f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+# The head (benchmarks/head.py)
+
+
+def _head(name: str) -> list[float]:
+    """Processor time over ours, at each number of tokens."""
+    found = list(results("head")["results"].values())
+    ours = "gradient in the forward pass"
+    return [median(row[name]["seconds"]) / median(row[ours]["seconds"]) for row in found]
+
+
+# Packing (benchmarks/packing.py)
+
+
+def _packing(even: bool) -> list[float]:
+    """Rate of packed rows over that of padded ones, where lengths are equal or where they are not."""
+    found = results("packing")["results"]
+    rows = [
+        row["tokens_per_s"] for name, row in found.items() if name.startswith("equal") == even and "prompts" not in name
+    ]
+    return [row["dapo_lit"] / row["padded"] for row in rows]
+
+
+def padded_is_faster() -> str:
+    rows = results("packing")["results"]["equal: 24 + 128"]["tokens_per_s"]
+    return between((rows[way] / rows["dapo_lit"] - 1 for way in ("padded", "padded, sorted by length")), ".0%")
+
+
+# Sampling (benchmarks/sampler.py)
+
+
+def faster_than(peer: str) -> str:
+    """Our rate over a peer's, medians, in every row that has both."""
+    rows = [row["tokens_per_s"] for row in results("sampler")["results"]]
+    return between((median(row["dapo_lit"]) / median(row[peer]) for row in rows if peer in row), ".1f", " times")
+
+
+# A step and its limit (benchmarks/step_limit.py), and the host (benchmarks/host.py)
+
+
+def step_over_floor() -> str:
+    """Lower bound of a step's time over the measured one, medians over steps, as its table has it."""
+    found = results("step_limit")["results"]
+    steps, rates = found["chain_sum"], (found["multiply_adds_per_s"], found["copied_bytes_per_s"])
+    floors = sum(
+        median([sum(work / rate for work, rate in zip(step["work"][phase], rates, strict=True)) for step in steps])
+        for phase in steps[0]["work"]
+    )
+    return f"{floors / median([step['wall_s'] for step in steps]):.2f}"
+
+
+def host_seconds() -> str:
+    return f"{median(results('host')['results']['paper_step_s']):.2f} s"
+
+
+def host_above(limit: float = 10.0) -> str:
+    seconds = results("host")["results"]["paper_step_s"]
+    return f"{sum(s > limit for s in seconds)} of {len(seconds)}"
+
+
+# Dynamic sampling, simulated (benchmarks/dynamic_sampling.py)
+
+WAYS = {
+    "ours": "this", "fixed_3x": "fixed 3x (verl)", "rounds": "refill in rounds",
+    "completion_order": "order of completion", "foresight": "foresight",
+}  # fmt: skip
+
+
+def _simulated(method: str, keep_rate: float) -> list[dict[str, Any]]:
+    """Rows at a keep rate, one a number of slots."""
+    rows = results("dynamic_sampling")["rows"]
+    return [row for row in rows if row["method"] == method and row["keep_rate"] == keep_rate]
+
+
+def sampling_costs() -> str:
+    """Markdown: what a step costs by the way in which groups are asked for, at a keep rate of 0.6 and 8,192 slots."""
+    lines = ["| method | million tokens | surplus | ticks | mean length accepted |", "|---|---:|---:|---:|---:|"]
+    for method, name in WAYS.items():
+        row = next(row for row in _simulated(method, 0.6) if row["slots"] == 8192)
+        lines.append(
+            f"| {name} | {row['tokens'] / 1e6:.1f} | {100 * row['surplus_frac']:.1f} % | {row['ticks']:,.0f} | "
+            f"{row['length_mean']:,.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def _against(method: str, key: str, keep_rate: float = 0.6) -> list[float]:
+    """Another way over ours, at each number of slots."""
+    return [
+        its[key] / ours[key]
+        for ours, its in zip(_simulated("ours", keep_rate), _simulated(method, keep_rate), strict=True)
+    ]
+
+
+def tokens_saved(keep_rate: float) -> str:
+    return between((1 - 1 / ratio for ratio in _against("fixed_3x", "tokens", keep_rate)), ".0%")
+
+
+def longer_than(method: str, shown: str) -> str:
+    return between((1 / ratio - 1 for ratio in _against(method, "ticks")), shown)
+
+
+def shorter_answers() -> str:
+    return between((1 - ratio for ratio in _against("completion_order", "length_mean")), ".0%")
+
+
+# Sampling ahead, simulated (benchmarks/steps_ahead.py)
+
+
+def _steps_an_hour(carry_over: str, steps_ahead: int, shared: bool) -> set[float]:
+    return {
+        row["steps_per_hour"]
+        for row in results("steps_ahead")["rows"]
+        if (row["carry_over"], row["gpus"] == "shared") == (carry_over, shared)
+        and _same(row["steps_ahead"], steps_ahead)
+    }
+
+
+def _same(found: int, wanted: int) -> bool:
+    """Zero, or any number of steps ahead."""
+    return (found == 0) == (wanted == 0)
+
+
+def steps_ahead() -> str:
+    """Markdown: steps an hour by the GPUs and the steps ahead."""
+    lines = ["| GPUs | $k$ | `carry_over=none` | `all` |", "|---|---|---:|---:|"]
+    for name, ahead, shared in (("shared by both phases", 0, True), ("divided", 0, False), ("divided", 1, False)):
+        found = [_steps_an_hour(carry, ahead, shared) for carry in ("none", "all")]
+        texts = [between(values, ".2f") for values in found]
+        rows = results("steps_ahead")["rows"]
+        counts = sorted({row["steps_ahead"] for row in rows if row["steps_ahead"]})
+        of = f"{', '.join(map(str, counts[:-1]))} or {counts[-1]}" if ahead else "0"
+        lines.append(f"| {name} | {of} | {' | '.join(texts)} |")
+    return "\n".join(lines)
+
+
+def ahead_over(shared: bool) -> str:
+    """What one step ahead is worth against none, with `carry_over=none` and `all`."""
+    values = [min(_steps_an_hour(carry, 1, False)) / min(_steps_an_hour(carry, 0, shared)) for carry in ("none", "all")]
+    return between((value - 1 for value in values), ".0%") if shared else between(values, ".1f", " times")
+
+
+NAMED: dict[str, Callable[[], str]] = {
+    "rate_of_trl_tiny": lambda: f"{median(rates_of_trl('tiny')):.2f} times",
+    "rates_of_trl_tiny": lambda: between(rates_of_trl("tiny"), ".2f"),
+    "memory_of_trl_tiny": lambda: f"{memory_of_trl('tiny'):.2f} times",
+    "rate_of_trl_smollm2": lambda: f"{median(rates_of_trl('smollm2')):.2f} times",
+    "rates_of_trl_smollm2": lambda: between(rates_of_trl("smollm2"), ".2f"),
+    "rate_of_trl_vllm": lambda: _spread(rates_of_trl("smollm2", "dapo_lit, vLLM")),
+    "memory_of_trl_smollm2": lambda: f"{memory_of_trl('smollm2'):.2f}",
+    "memory_of_trl_vllm": lambda: f"{memory_of_trl('smollm2', 'dapo_lit, vLLM'):.2f}",
+    "head_liger": lambda: between(_head("Liger"), ".1f", " times"),
+    "head_trl": lambda: between(_head("TRL, chunked"), ".1f", " times"),
+    "head_two_passes": lambda: between(_head("two passes (losses of whole mini-batches)"), ".1f", " times"),
+    "padded_is_faster": padded_is_faster,
+    "packing_uneven": lambda: between(_packing(even=False), ".1f", " times"),
+    "faster_than_generate": lambda: faster_than("generate"),
+    "faster_than_vllm": lambda: faster_than("vLLM"),
+    "step_over_floor": step_over_floor,
+    "host_seconds": host_seconds,
+    "host_above": host_above,
+    "tokens_saved": lambda: tokens_saved(0.6),
+    "tokens_saved_at_0.2": lambda: tokens_saved(0.2),
+    "longer_than_completion": lambda: longer_than("completion_order", ".0%"),
+    "longer_than_foresight": lambda: longer_than("foresight", ".1%"),
+    "shorter_answers": shorter_answers,
+    "ahead_over_divided": lambda: ahead_over(shared=False),
+    "ahead_over_shared": lambda: ahead_over(shared=True),
+}
+"""Name of a number in a sentence -> what makes its text."""

@@ -1,0 +1,144 @@
+"""What `auto` becomes: the most that fits by the simulation, recomputation only where memory asks for it, the rest to
+the engine's cache; on a CPU a fixed number."""
+
+import pytest
+import torch
+import yaml
+from command_line import run_cli
+from composition import tree_of
+
+from dapo_lit.cli.config_tree import resolved
+from dapo_lit.config import Config, ConfigError, parse, parse_as
+from dapo_lit.engines.vllm_engine.options import RESERVED_BYTES
+from dapo_lit.forecast.fitting import (
+    ENGINE_RESERVE_GIB,
+    STEP_TOKENS,
+    USABLE,
+    changed,
+    fewest_nodes,
+    fitted,
+    largest_micro_batch,
+)
+from dapo_lit.forecast.hardware import PlanConfig
+from dapo_lit.forecast.memory import GIB, training_memory
+from dapo_lit.forecast.plan import what_fits
+from dapo_lit.preflight.training import precision_warnings
+from dapo_lit.train import sized
+
+SMALL = (
+    "policy=micro", "policy.architecture.hidden_size=256", "policy.architecture.intermediate_size=1024",
+    "policy.architecture.max_position_embeddings=4096", "+policy.architecture.vocab_size=2048",
+    "task.max_prompt_tokens=16", "task.max_response_tokens=240", "trainer=gpu", "algorithm.minibatch_prompts=32",
+)  # fmt: skip
+
+
+def composed(*overrides: str) -> Config:
+    return parse(resolved(tree_of(overrides)))
+
+
+def planned(*overrides: str) -> PlanConfig:
+    return parse_as(resolved(tree_of(overrides, "plan")), PlanConfig)
+
+
+def peak(config: Config, tokens: int) -> float:
+    return sum(training_memory(changed(config, micro_batch_tokens=tokens), quick=True).training.values())
+
+
+def test_on_a_cpu_auto_is_the_number_of_the_default_run():
+    given = composed("trainer.micro_batch_tokens=4096", "trainer.activation_checkpointing=none")
+    auto = composed("trainer.micro_batch_tokens=auto", "trainer.activation_checkpointing=auto")
+    assert sized(auto)[0] == given == composed()
+    assert "4096" in sized(auto)[1]
+    assert sized(given) == (given, "")
+
+
+def test_on_a_gpu_the_micro_batch_is_the_largest_that_fits_into_what_the_engine_leaves():
+    config = composed(*SMALL, "trainer.activation_checkpointing=none")
+    room = 0.5 * (peak(config, 12288) + peak(config, 12288 + STEP_TOKENS))
+    tokens, memory = largest_micro_batch(config, room)
+    assert tokens == 12288
+    assert sum(memory.training.values()) <= room
+    engine = 4 * memory.parameters * 0.5 / GIB  # the torch sampler's weights, in bfloat16 as training computes
+    fit = fitted(config, int((room + engine) / USABLE * GIB) + 1)
+    assert fit.config.trainer.micro_batch_tokens == tokens
+    assert f"trainer.micro_batch_tokens={tokens}" in fit.words
+
+
+def test_layers_are_recomputed_only_where_the_memory_asks_for_it():
+    config = composed(*SMALL)
+    whole = 32 * 16 * 256  # tokens of a mini-batch; 16,384 are enough
+    assert fitted(config, 80_000_000_000).config.trainer.activation_checkpointing == "none"
+    assert fitted(config, 80_000_000_000).config.trainer.micro_batch_tokens == min(65536, whole)
+    enough = peak(changed(config, activation_checkpointing="none"), 16384)
+    scarce = fitted(config, int(0.9 * enough / USABLE * GIB)).config.trainer
+    assert scarce.activation_checkpointing == "full"
+    assert scarce.tokens_at_once > 8192
+
+
+def test_the_cache_gets_what_training_leaves_and_more_if_the_engine_sleeps():
+    vllm = ("rollout=vllm", "rollout.vllm.kv_cache_gb=auto", "rollout.max_batch_size=100000")
+    awake, asleep = (
+        fitted(composed(*SMALL, *vllm, f"rollout.vllm.sleep={sleep}"), 12_000_000_000).config
+        for sleep in ("false", "true")
+    )
+    room = USABLE * 12e9 / GIB
+    used = peak(
+        changed(awake, activation_checkpointing=awake.trainer.activation_checkpointing), awake.trainer.tokens_at_once
+    )
+    assert awake.rollout.vllm.cache_gb + used + ENGINE_RESERVE_GIB == pytest.approx(room, abs=0.1)
+    assert asleep.rollout.vllm.cache_gb > awake.rollout.vllm.cache_gb
+    assert asleep.trainer.tokens_at_once >= awake.trainer.tokens_at_once
+    assert ENGINE_RESERVE_GIB * GIB == RESERVED_BYTES
+    few = fitted(composed(*SMALL, *vllm[:2], "rollout.max_batch_size=2"), 80_000_000_000).config
+    assert few.rollout.vllm.cache_gb < 0.5  # two sequences need no more
+
+
+def test_what_cannot_fit_is_refused_with_what_can_be_set():
+    with pytest.raises(ConfigError, match=r"^trainer\.micro_batch_tokens.*=auto: training needs .* GiB .*; set .*$"):
+        fitted(composed(*SMALL), 10_000_000)
+    with pytest.raises(ConfigError, match=r"micro_batch_tokens=auto would let the machine decide the gradient"):
+        composed("trainer.micro_batch_tokens=auto", "algorithm.token_level_denominator=microbatch")
+    with pytest.raises(ValueError, match="chosen by the command `train`"):
+        _ = composed("trainer.micro_batch_tokens=auto").trainer.tokens_at_once
+
+
+def test_what_was_chosen_is_what_the_run_records(tmp_path):
+    """A run with `auto` on a CPU has the numbers in its config, and its rows are those of the numbers."""
+    run_cli(
+        "+experiment=four_sums", "budget.steps=1", "evaluation.every=0", "trainer.micro_batch_tokens=auto",
+        "trainer.activation_checkpointing=auto", f"runs_dir={tmp_path}", "logger.progress=none",
+        cwd=tmp_path,
+    )  # fmt: skip
+    [record] = tmp_path.rglob("config.yaml")
+    assert yaml.safe_load(record.read_text())["trainer"]["micro_batch_tokens"] == 4096
+
+
+def test_the_plan_answers_with_the_largest_micro_batch_and_the_fewest_machines():
+    config = planned(
+        *SMALL, "trainer=fsdp", "trainer.devices=2", "trainer.num_nodes=4", "trainer.micro_batch_tokens=4096"
+    )
+    memory = training_memory(config, quick=True)
+    largest, fewest = what_fits(config, memory)
+    assert largest == "largest micro-batch that fits: trainer.micro_batch_tokens=16384 (set: 4096)"
+    assert fewest == "fewest machines that fit: trainer.num_nodes=1 (set: 4)"
+    assert fewest_nodes(config, 0.001) is None
+
+
+def test_the_plan_names_nothing_that_the_config_has():
+    small = {"memory_gb": 0.9}
+    config = planned(*SMALL, "trainer.micro_batch_tokens=16384", "trainer.activation_checkpointing=none")
+    sized_down = config.model_copy(update={"hardware": config.hardware.__class__(**config.hardware.__dict__ | small)})
+    for choice, offered in (("none", True), ("full", False)):
+        of = changed(sized_down, activation_checkpointing=choice, micro_batch_tokens=65536)
+        lines = what_fits(of, training_memory(of, quick=True))
+        assert lines
+        assert any("activation_checkpointing=full" in line for line in lines) == offered
+
+
+def test_float32_products_that_are_rounded_are_said():
+    gpu = torch.device("cuda")
+    rounded = composed("trainer=fsdp", "trainer.sharding.dtype=null")
+    assert "trainer.tf32=false" in precision_warnings(rounded, gpu)[0]
+    assert precision_warnings(composed("trainer=fsdp", "trainer.sharding.dtype=null", "trainer.tf32=false"), gpu) == ()
+    assert precision_warnings(composed("trainer=gpu"), gpu) == ()  # it computes in bfloat16
+    assert precision_warnings(rounded, torch.device("cpu")) == ()
