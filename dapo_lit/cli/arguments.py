@@ -23,7 +23,8 @@ class CommandParser(argparse.ArgumentParser):
         screen.install()
         given, known = [self._as_flag(argument) for argument in args], list(self._option_string_actions)
         for flag in (argument.partition("=")[0] for argument in given if argument.startswith("--")):
-            if not any(option.startswith(flag) for option in known):  # before a missing one, of which it is a slip
+            # Before a missing one, of which it is a slip.
+            if not any(option.startswith(flag) for option in known):
                 self.error(f"{flag}: no such argument; {suggestion(flag, known)}")
         return super().parse_known_args(given, namespace)
 

@@ -57,6 +57,7 @@ def compose_run(tree: DictConfig, schema: type[Schema]) -> Schema:
     """Checks a composed config; a cell of a study gets the values of its arm."""
     if missing := sorted(OmegaConf.missing_keys(tree)):
         raise ConfigError(one_line(f"{key} is needed: {description(key, schema)}" for key in missing))
+    # A cell of a study: its arm sets the switches. Imported here, as a plain run needs none of it.
     if schema is Config and tree.study is not None:
         from dapo_lit.cli.study_launch import with_arm
 
@@ -79,6 +80,7 @@ def ctrl_c_named() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         print("stopped by Ctrl-C", file=sys.stderr)
+        # 128 + SIGINT, which shells and schedulers read as "stopped", not as "failed".
         raise SystemExit(130) from None
 
 
@@ -110,14 +112,18 @@ def run_command(
 
 def checked(given: list[str], schema: type[Section], positional: str | None) -> "list[tuple[list[str], Sweep | None]]":
     """The command line as Hydra takes it, and the cells of a study; one for each state of a fork."""
+    # Before Hydra: it answers a flag between overrides, or an unquoted arm, with a parser's message.
     arguments = [*map(quote_arms, flags_first(written_out(given, positional)))]
     if brings_regime(arguments):
         arguments = [argument.replace("+regime=", "regime=") for argument in arguments]
+    # Each override against the schema, so that a typo is answered in a second and with the nearest key.
     check_overrides(arguments, schema)
     if schema is Config and any(a.lstrip("+~").startswith(MAY_BE_STUDY) for a in arguments):
-        from dapo_lit.cli.fork import for_each_state  # they see the config before they load pandas
+        # They see the config before they load pandas.
+        from dapo_lit.cli.fork import for_each_state
         from dapo_lit.cli.study_launch import prepare
 
+        # The plan of a study is made and checked before its first cell starts.
         found = [*map(prepare, for_each_state(arguments))]
     else:
         found = [(arguments, None)]
@@ -135,19 +141,23 @@ def run_arguments(
     parent = os.getpid()
 
     def plain() -> None:
-        tree = composed_tree(arguments, config_name)  # Hydra's own `main` would compose it twice
+        # Hydra's own `main` would compose it twice.
+        tree = composed_tree(arguments, config_name)
         codes.append(attempt(lambda: tree, arguments, False, run, schema)[0])
 
     def task(tree: DictConfig) -> None:
+        # Inside Hydra's task only; there is no such object in a plain run.
         choices = HydraConfig.get()
         multirun = choices.mode == RunMode.MULTIRUN
         code, error = attempt(lambda: tree, list(choices.overrides.task), multirun, run, schema)
         codes.append(code)
-        if error and os.getpid() != parent:  # a launcher's worker, which reports a failure only by the error
+        # A launcher's worker, which reports a failure only by the error.
+        if error and os.getpid() != parent:
             raise error
 
     if is_plain(arguments):
         return exit_code_of(plain) or codes[0]
+    # The worst of all runs: a sweep in which one failed has not succeeded.
     return max([in_hydra(task, arguments, config_name), *codes])
 
 
@@ -176,12 +186,14 @@ def attempt(
         if isinstance(error, USERS):
             print(f"error: {error}", file=sys.stderr)
             return 2, error
-        from dapo_lit.engines.protocol import EngineError  # these load torch, as what raised this has
+        # These load torch, as what raised this has.
+        from dapo_lit.engines.protocol import EngineError
         from dapo_lit.ranks import LostRankError
 
         if isinstance(error, (LostRankError, EngineError)):
             print(f"error: {error}", file=sys.stderr)
             return 1, error
+        # An internal error keeps its traceback; in a sweep the other runs go on.
         if not multirun:
             raise
         traceback.print_exc()
@@ -194,7 +206,8 @@ def in_hydra(task: Callable[[DictConfig], None], arguments: list[str], config_na
     sys.argv[1:] = arguments  # where Hydra reads them
     if is_inspection(arguments):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `--help | head` ends quietly
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # raise them: Hydra would print several lines and exit with 1
+    # Raise them: Hydra would print several lines and exit with 1.
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     return exit_code_of(hydra.main(version_base="1.3", config_path=str(config_folder()), config_name=config_name)(task))
 
 
@@ -202,6 +215,7 @@ def composition_fault(error: Exception) -> str:
     """Hydra's message about an override, in one line."""
     if "'hydra/launcher/" in str(error):
         return "hydra/launcher: this launcher needs a library: pip install -e '.[sweep]'"
+    # Hydra says which key but not what to do.
     absent = re.match(r"Could not override '([\w.]+)'", str(error))
     if absent is None:
         return " ".join(str(error).split())
@@ -222,7 +236,8 @@ def silence_libraries() -> None:
     """Silences what Lightning and transformers print and what does not apply to the commands."""
     from transformers.utils.logging import disable_progress_bar
 
-    warnings.filterwarnings("ignore", module="lightning")  # its advice on loaders and eval mode does not apply here
+    # Its advice on loaders and eval mode does not apply here.
+    warnings.filterwarnings("ignore", module="lightning")
     for name in ("lightning", "lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
     disable_progress_bar()  # of loading a model

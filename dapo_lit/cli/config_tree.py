@@ -40,7 +40,8 @@ def with_literals(tree: DictConfig, values: Mapping[str, Any]) -> DictConfig:
     """A composed config with these values at these dotted keys, as they are: no grammar reads them."""
     changed = tree.copy()
     for key, value in values.items():
-        OmegaConf.update(changed, key, value, merge=False, force_add=True)  # the schema reports unknown keys
+        # The schema reports unknown keys.
+        OmegaConf.update(changed, key, value, merge=False, force_add=True)
     return changed
 
 

@@ -42,6 +42,7 @@ def flags_first(arguments: Sequence[str]) -> list[str]:
     others: list[str] = []
     for before, argument in zip(["", *arguments], arguments, strict=False):
         is_flag = argument.startswith("-")
+        # argparse would take `--lr` for an abbreviation of a flag that exists.
         if is_flag and argument.split("=")[0] not in FLAGS:
             raise ConfigError(f"{argument}: no such flag; settings are key=value, --help lists them")
         (flags if is_flag or before in FLAGS_WITH_VALUE else others).append(argument)
@@ -58,6 +59,7 @@ def written_out(arguments: Sequence[str], positional: str | None) -> list[str]:
     """
     written: list[str] = []
     for before, argument in zip(["", *arguments], arguments, strict=False):
+        # The value of a flag is no path of a run.
         is_place = before not in FLAGS_WITH_VALUE and not argument.startswith(("-", "~"))
         # Path.exists() raises for an argument that is too long for a name, such as a list of arms.
         if not is_place or ("=" in argument and not os.path.exists(argument)):
@@ -82,6 +84,7 @@ def parsed(argument: str) -> Override:
     try:
         return OverridesParser.create().parse_override(argument)
     except HydraException as error:
+        # The first line only: the others draw a pointer into a text that the user did not type.
         reason = str(error).splitlines()[0]
         raise ConfigError(
             f"{argument}: not readable ({reason}); a text with special characters "

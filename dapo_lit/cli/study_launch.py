@@ -91,10 +91,12 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None]:
     """
     given = parsed_overrides(arguments)
     chosen = [override for override in given if override.key_or_group == "study"]
+    # Most command lines are no study, and must not load pandas for that.
     if not chosen and not any(_is_study(o) for o in given if o.key_or_group == "experiment"):
         return list(arguments), None
     if is_inspection(arguments):
         return list(arguments), None
+    # Arms and seeds are the study's axes; the launcher sets them for each cell.
     others = [o for o in given if o not in chosen and o.key_or_group not in (ARM, SEED)]
     _check_overrides(others)
     last = [str(o.input_line) for o in chosen]
@@ -109,20 +111,24 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None]:
         if not packed.is_dir():
             raise ConfigError(f"study.packed={packed}: no such folder; status --pack writes it; null: none")
         typed = {o.key_or_group: o.value() for o in others if not is_group(o.key_or_group)}
+        # New cells must be as the packed ones, whatever the shipped defaults have become since.
         kept = protocol(packed, [*plain, *last], typed)
         tree = with_literals(tree, kept)
         config = parse(resolved(tree))
     multirun = "-m" in arguments or "--multirun" in arguments
     study = study_design(config)
     arms, seeds = _cells(study, config, given, multirun)
+    # Arms that differ in more than their switches answer another question than the one that is registered.
     check_arms(study, tree)
     if multirun:
+        # Before the first run: too few pairs cannot decide anything whatever they turn out to be.
         check_power(study, config, seeds)
     if multirun and chosen:
         check_code(config)
     cells = tuple(Cell(arm.name, seed) for seed in seeds for arm in arms)
     plan = make_plan(study, config, seeds, multirun)
     sweep = Sweep(config, plan, multirun, cells, (*plain, *last), kept)
+    # Raises where this plan contradicts the registered one: registering anew would let a result choose the plan.
     with_plan(entries_in_force(sweep.folder, packed), plan, sweep.folder)
     print(_in_words(config, len(arms), seeds), flush=True)
     if kept:
@@ -152,6 +158,7 @@ def _cells(study: Design, config: Config, given: Sequence[Override], multirun: b
         if not seeds:
             raise ConfigError(f"study {study.name} has no seeds; name them: 'seed=range(0,12)'")
         if config.own_study.until:
+            # A study that stops by its looks gets seeds in order, so that no seed is chosen after a look.
             seeds = list(range(min(seeds), min(seeds) + config.own_study.max_pairs))
     elif config.own_study.arm and not arms:
         arms = [find_arm(study, config.own_study.arm)]
@@ -203,7 +210,8 @@ def study_design(config: Config) -> Design:
         names = fork_arms(config)
     if not names:
         raise ConfigError(f"study.arms: study {study.name} names none, such as [dapo, dapo-clip_higher]")
-    if config.algorithm.family != "dapo" and not config.fork:  # arms of a fork have all else of their run
+    # Arms of a fork have all else of their run.
+    if config.algorithm.family != "dapo" and not config.fork:
         raise ConfigError(
             f"study {study.name} names its arms from DAPO's switches, and algorithm.family={config.algorithm.family} "
             "differs in more than those; leave `algorithm` at dapo, or compare algorithms by "
@@ -226,6 +234,7 @@ def check_arms(study: Design, tree: DictConfig) -> None:
     """Composes every arm and refuses the study if two of them differ in keys that it does not declare."""
     from dapo_lit.study.read.guard import composed_refusals
 
+    # Composed, not read: defaults and interpolations decide what an arm is.
     configs = {arm.name: parse(resolved(with_values(tree, arm))).model_dump(mode="json") for arm in study.arms}
     if reasons := composed_refusals(configs, study.declared):
         raise ConfigError("\n".join(f"study {study.name}: {reason}" for reason in reasons))

@@ -39,10 +39,12 @@ def protocol(folder: Path, arguments: Sequence[str], typed: Mapping[str, Any]) -
 
     Raises ConfigError: the packed config is none of this version's, or names code that was not typed.
     """
+    # One cell stands for all: the guard of a report refuses cells that differ in more than their arms.
     run = next(iter(read_packed(folder)), None)
     study = None if run is None else run.config.get("study")
     if run is None or not isinstance(study, Mapping):
         return {}
+    # Checked like a file from a stranger: packed cells are copied between machines.
     packed = foreign_config(run.config, f"study.packed={folder}", named_in(typed)).model_dump(mode="json")
     before = identity(packed)
     here = resolved(composed_tree([*arguments, f"seed={run.seed}"]))
@@ -129,6 +131,7 @@ def _calibrated(study: Design, config: Config) -> tuple[Family, ...]:
     if config.regime.accuracy:
         doses += [Registered(name, name, weights, metric, words) for name, weights in extremes.items()]
         nulls.append(Registered("placebo", None, placebo, metric, words))
+    # A calibration makes two claims, that controls act and that the placebo does not; each has half.
     half = config.own_study.alpha / 2
     return Family("controls", half, tuple(doses)), Family("placebo", half, tuple(nulls))
 
@@ -142,9 +145,11 @@ def _on_its_outcome(label: str, technique: str | None, weights: Mapping[str, flo
 def check_power(study: Design, config: Config, seeds: Sequence[int]) -> None:
     """Refuses a study whose test cannot reach alpha, whatever its runs turn out to be."""
     section = config.own_study
-    if section.underpowered or section.pilot or _registered_plan(config):  # further pairs of one are never too few
+    # Further pairs of one are never too few.
+    if section.underpowered or section.pilot or _registered_plan(config):
         return
     every = set(seeds)
+    # Base policies and not seeds: seeds of one base are not independent of each other.
     units = _units(config, every)
     for family in families(study, config):
         comparisons, alpha = len(family.contrasts), family.alpha
@@ -198,7 +203,8 @@ def make_plan(study: Design, config: Config, seeds: Sequence[int], multirun: boo
         families=() if section.pilot else families(study, config),
         rule=RULE.format(units="runs of one base policy" if one else "base policies"),
         stopping=_stopping(config, before, registered),
-        budget=config.budget.model_dump() | {"wall_s": None},  # as plans of earlier versions have it
+        # As plans of earlier versions have it.
+        budget=config.budget.model_dump() | {"wall_s": None},
         budgets=section.budgets,
         pilot=section.pilot,
         alpha=section.alpha,
@@ -234,6 +240,7 @@ def _cells_of_seed(config: Config, arm: str) -> dict[Path, tuple[dict[str, Any],
     section, seed, found = config.own_study, config.replicate, {}
     for file in sorted((Path(config.runs_dir) / config.study_name).glob(f"*/seed_{seed}/{RECORD}")):
         if file.parent.parent.name != arm:
+            # A damaged neighbour is no reason to refuse this cell.
             with suppress(DamagedError):  # the report names it
                 found[file.parent] = read_record(file.parent), read_config(file.parent)
     if section.packed:

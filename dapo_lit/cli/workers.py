@@ -106,7 +106,8 @@ def _run_forked(
                 waiting.remove(cell := next_cell(waiting, [cell for cell, *_ in running.values()]))
                 process = FORK.Process(target=_work, args=(cell, run, log := logs.pop()))
                 running[process] = cell, log, time.monotonic()
-                signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # in the process too, until it has left this handler
+                # In the process too, until it has left this handler.
+                signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
                 process.start()
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             for number in stops[passed_on:]:
@@ -137,7 +138,8 @@ def _run_forked(
 def _work(cell: Cell, run: Callable[[Cell], int], log: Path) -> None:
     """The process of a cell."""
     for number in stop_signals():
-        signal.signal(number, signal.SIG_DFL)  # not the parent's; a run installs its own
+        # Not the parent's; a run installs its own.
+        signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(output, 1)
@@ -149,7 +151,8 @@ def in_child(run: Callable[[], int]) -> int:
     """The exit code of `run` in a forked process, because threads of torch that it starts would not survive a fork."""
 
     def child() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches both processes, and the parent says so
+        # Ctrl-C reaches both processes, and the parent says so.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         sys.exit(run())
 
     process = FORK.Process(target=child)

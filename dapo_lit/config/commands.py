@@ -83,7 +83,8 @@ def load_benchmark(name: str) -> Benchmark:
             f"evaluation.benchmarks: there is no {name!r}; there are {known}, or give the path of a .yaml"
         )
     tree = yaml.safe_load(file.read_text(encoding="utf-8"))
-    tree.pop("defaults", None)  # choices of other groups, for the command that composes them
+    # Choices of other groups, for the command that composes them.
+    tree.pop("defaults", None)
     return parse_as(tree, Benchmark)
 
 

@@ -47,6 +47,7 @@ def kinds(schema: type[Section] = Config, inherited: Kind = SCIENCE, prefix: str
     """Every key of a schema with its kind, sections included."""
     found: dict[str, Kind] = {}
     for name, field in schema.model_fields.items():
+        # A key without a tag is science: forgetting a tag makes a hash too strict, never too lax.
         kind = next((tag for tag in field.metadata if isinstance(tag, Kind)), inherited)
         found[prefix + name] = kind
         if section := section_of(field.annotation):
@@ -65,6 +66,7 @@ def schema_key(key: str) -> str:
 
 def kind_of(key: str) -> Kind:
     """The kind of a dotted key; below a free mapping, that of the mapping; science where the schema has no such key."""
+    # Unknown keys count, as nobody knows what they changed.
     return kinds().get(schema_key(key), SCIENCE)
 
 
@@ -76,6 +78,7 @@ def with_defaults(tree: Tree) -> dict[str, Any]:
         for name, field in schema.model_fields.items():
             section = section_of(field.annotation)
             if name not in part and name in defaults:
+                # A key that an old version lacked had the value that is now the default; a new key ships with it.
                 filled[name] = defaults[name]
             elif section and isinstance(part.get(name), Mapping):
                 filled[name] = fill(part[name], section, defaults.get(name) or {})
@@ -88,13 +91,15 @@ def identity(tree: Tree) -> dict[str, Any]:
     """The dotted keys that decide what a run learns and when it ends, with their values."""
     flat = flatten(with_defaults(tree))
     counted = {key for key in flat if kind_of(key) in (SCIENCE, HORIZON)}
-    if flat.get("algorithm.token_level_denominator") == "microbatch":  # the gradient depends on the packing
+    # The gradient depends on the packing.
+    if flat.get("algorithm.token_level_denominator") == "microbatch":
         counted |= flat.keys() & set(PACKING)
     return {key: flat[key] for key in sorted(counted)}
 
 
 def config_hash(tree: Tree) -> str:
     """16 hexadecimal digits of the run's identity."""
+    # Sorted, so that the order of a YAML file is no part of an experiment.
     return hashlib.sha256(json.dumps(identity(tree), sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -113,6 +118,7 @@ def same_experiment(record: Tree, tree: Tree, other_record: Tree, other_tree: Tr
     A newer version may have added keys, which changes the hash: unless the hashes agree, the configs are compared. The
     config has no more than the recipe of a base policy: runs with other weights of it do not repeat each other.
     """
+    # Two machines may pre-train other weights from one recipe (rounding), and these are two base policies.
     weights = {record.get("base_weights") for record in (record, other_record)} - {None}
     if len(weights) > 1:
         return False

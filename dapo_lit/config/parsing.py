@@ -36,6 +36,7 @@ def key_for(word: str, known: Collection[str]) -> str | None:
     'none: always'
     """
     parts = word.split(".")
+    # By the end of the key: trainers prefix the same words with different sections.
     found = (words().get(".".join(parts[start:])) for start in range(len(parts)))
     return next((meant for meant in found if meant and (meant in known or meant.startswith(NONE))), None)
 
@@ -48,6 +49,7 @@ def near_key(word: str, known: Iterable[str]) -> str | None:
     """
     names = list(known)
     while near := nearest(word, names):
+        # The last word says what a key is; a near miss in the first is another key of the same kind.
         ends = [name.lower().rpartition("_")[2] for name in (word, near)]
         if slips(*ends) <= (1 if len(ends[0]) < LONG_WORD else 2):
             return near
@@ -65,6 +67,7 @@ def slips(one: str, other: str) -> int:
     >>> slips("hgh", "high"), slips("sede", "seed"), slips("precision", "direction")
     (1, 1, 4)
     """
+    # Three rows are enough for swapped neighbours (Damerau), and no library is loaded for it.
     before, last, now = [0] * (len(other) + 1), [0] * (len(other) + 1), list(range(len(other) + 1))
     for i, letter in enumerate(one, 1):
         before, last, now = last, now, [i] * (len(other) + 1)
@@ -126,6 +129,7 @@ def unknown_key(path: Sequence[str], schema: type[Section] = Config, rest: Seque
     word, form = path[-1], ".".join([*path[:-1], "{}"])
     own = [key for key in every if key.rpartition(".")[2] == word]
     whole = ".".join([*path, *rest])
+    # First: someone who types verl's key means exactly that one.
     if meant := key_for(whole, every):
         counterpart = f"no counterpart: {meant.removeprefix(NONE)}" if meant.startswith(NONE) else f"here it is {meant}"
         return f"{whole}: unknown key; {counterpart} (docs/coming_from.md)"

@@ -64,7 +64,8 @@ class Section(BaseModel):
 def section_of(annotation: Any) -> type[Section] | None:
     """The section that a field holds (it may be null as well); None for a plain value."""
     for candidate in (annotation, *get_args(annotation)):
-        if isinstance(candidate, type) and issubclass(candidate, Section):  # arguments of Literal are not types
+        # Arguments of Literal are not types.
+        if isinstance(candidate, type) and issubclass(candidate, Section):
             return candidate
     return None
 
@@ -185,7 +186,8 @@ class Vllm(Section):
     @property
     def cache_gb(self) -> float:
         """`kv_cache_gb` as a number."""
-        if self.kv_cache_gb == "auto":  # an evaluation, or an engine of one's own, knows of no trainer beside it
+        # An evaluation, or an engine of one's own, knows of no trainer beside it.
+        if self.kv_cache_gb == "auto":
             raise ValueError("rollout.vllm.kv_cache_gb=auto is chosen by the command `train`; give a number here")
         return self.kv_cache_gb
 

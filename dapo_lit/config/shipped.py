@@ -14,6 +14,7 @@ from dapo_lit.errors import suggestion
 def config_folder() -> Path:
     """`conf/`: inside an installed package, or at the top of the checkout."""
     package = Path(__file__).parent.parent
+    # A wheel has conf/ inside the package, a checkout next to it.
     installed = package / "conf"
     return installed if installed.is_dir() else package.parent / "conf"
 
@@ -26,8 +27,10 @@ def choice(group: str, name: str) -> dict[str, Any]:
         return {}
     tree = yaml.safe_load(file.read_text(encoding="utf-8"))
     values: dict[str, Any] = {}
+    # The lists of conf/ as this project writes them, and no more of Hydra, which light commands do not import.
     for base in tree.pop("defaults", ()):
-        if isinstance(base, str) and base != "_self_":  # a mapping chooses a file of another group
+        # A mapping chooses a file of another group.
+        if isinstance(base, str) and base != "_self_":
             values = _merged(values, choice(group, base))
     return _merged(values, tree)
 
@@ -100,6 +103,7 @@ def share_of(share: float, tokens: int) -> int:
     return max(1, round(share * tokens))
 
 
+# replace=True: a second import in the same process, as notebooks make, must not fail.
 OmegaConf.register_new_resolver("share_of", share_of, replace=True)
 OmegaConf.register_new_resolver("base_of", base_of, replace=True)
 

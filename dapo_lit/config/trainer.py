@@ -51,7 +51,8 @@ class Trainer(Section):
     @property
     def tokens_at_once(self) -> int:
         """`micro_batch_tokens` as a number."""
-        if self.micro_batch_tokens == "auto":  # a trainer of one's own (docs/library.md) has not chosen
+        # A trainer of one's own (docs/library.md) has not chosen.
+        if self.micro_batch_tokens == "auto":
             raise ValueError("trainer.micro_batch_tokens=auto is chosen by the command `train`; give a number here")
         return self.micro_batch_tokens
 

@@ -52,11 +52,13 @@ class Recorder(Callback):
         self.first_rows: list[dict[str, Any]] = []
 
     def on_train_start(self, trainer: Trainer, module: DAPOModule) -> None:
+        # Written here, not at the start of the process: the engine's facts are known now.
         selection = trainer.datamodule.selection
         if self.ranks.rank == 0:
             self.folder.write_run(problems=selection.counts, engine=trainer.datamodule.collector.setup.engine.facts)
             print("\n".join(selection.lines), flush=True)
-        if module.counters.step == 0 and not self.folder.resumes:  # a run stopped in its first step has it
+        # A run stopped in its first step has it.
+        if module.counters.step == 0 and not self.folder.resumes:
             self._write(trainer.datamodule, module, {}, evaluates=True)
         if module.row is not None:
             self._end(trainer, module)
@@ -92,6 +94,7 @@ class Recorder(Callback):
 
         A single one never ends a run: in a small step it would be more than a few per cent.
         """
+        # Only groups of this step: carried ones were reported by theirs.
         missing = [c.score for g in collected.counted for c in g.missing]
         total = len(missing) + sum(len(g.completions) for g in collected.counted)
         errors = [score.error for score in missing if score.error is not None]
@@ -132,8 +135,10 @@ class Recorder(Callback):
         assert module.row is not None
         row = module.row | {"sampling/empty_steps": self.empty_steps}
         every = self.config.evaluation.every
+        # Always at the end, so that every run has a final value whatever `every` is.
         due = trainer.should_stop or bool(every and module.counters.step % every == 0)
-        evaluates = due and self.config.fork is None  # a fork is compared on its rollouts
+        # A fork is compared on its rollouts.
+        evaluates = due and self.config.fork is None
         self._write(trainer.datamodule, module, row, evaluates, final=trainer.should_stop)
         module.row = None
 
@@ -166,6 +171,7 @@ class Recorder(Callback):
 
 def mismatch_alarm(config: Config, step: int, kl: float | None) -> str | None:
     """A warning if trainer and engine are further apart than rounding takes them; None if they are not."""
+    # In one dtype on both sides the difference is rounding of sums; in two it is that of every weight.
     dtypes = {config.compute_dtype, config.engine_dtype(uses_gpu(config.trainer))}
     threshold = ALARM_FLOAT32 if dtypes == {"float32"} else ALARM_16_BITS
     if kl is None or kl <= threshold:
@@ -202,7 +208,8 @@ class Checkpoints(Callback):
     ) -> None:
         # A signal reaches the ranks at different times, and the flag may still change: the gathered value decides.
         stops = any(self.ranks.gather(self.stop.requested))
-        ends = trainer.should_stop and self.config.fork is None  # nobody continues a fork of a few steps
+        # Nobody continues a fork of a few steps.
+        ends = trainer.should_stop and self.config.fork is None
         if batch.step % self.every == 0 or ends or stops:
             self.save(trainer, batch.step)
         if not trainer.should_stop:

@@ -207,7 +207,8 @@ class RolloutDataModule(LightningDataModule):
         else:  # if a step before made no update, the samples are fresher than planned
             collected.policy_version = version
             collected.metrics |= staleness(collected.accepted, version)
-        self.next_step = step + 1  # immediately, because the collector's state is now that after the steps of the queue
+        # Immediately, because the collector's state is now that after the steps of the queue.
+        self.next_step = step + 1
         for steps in later:
             ahead.start(step + steps, version + steps, weights)
         groups = collected.accepted
@@ -277,14 +278,16 @@ class RolloutDataModule(LightningDataModule):
             self._restore(state)
 
     def _restore(self, state: dict[str, Any]) -> None:
-        if changed := differing(state.get("inputs") or {}, self._inputs):  # absent in checkpoints of earlier versions
+        # Absent in checkpoints of earlier versions.
+        if changed := differing(state.get("inputs") or {}, self._inputs):
             raise ConfigError(
                 f"the checkpoint was written with another state of {in_words(changed, self.config.model_dump())}; "
                 "restore that, or start a new run"
             )
         self.collector.load_state_dict(state["collector"])
         whole = [group.group for group in self.collector.carried if group.finished] + self.collector.earlier
-        for group in whole:  # a fork or a replay may shape rewards in another way than the run that saved them
+        # A fork or a replay may shape rewards in another way than the run that saved them.
+        for group in whole:
             self.collector.setup.shape([*group.completions, *group.missing])
         known = {prompt.problem.id: prompt.problem for prompt in self.collector.setup.prompts}
         self._ahead.restore(step.mapped(lambda stub: known[stub.id]) for step in state["ahead"] or ())
@@ -308,5 +311,6 @@ class RolloutDataModule(LightningDataModule):
             verifiers.append(self.parts.verifier)
         for verifier in verifiers:
             verifier.close()
-        if self.collector is not None:  # last: one that has failed may fail here as well
+        # Last: one that has failed may fail here as well.
+        if self.collector is not None:
             self.collector.setup.engine.close()

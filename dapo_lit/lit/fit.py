@@ -42,14 +42,16 @@ def build_trainer(config: Config, callbacks: list[Callback], devices: dict[str, 
     keep_freed_memory()
     return Trainer(
         **(trainer_arguments(config.trainer) if devices is None else devices),
-        max_epochs=1,  # the loader's length bounds the run: max_steps is checked between batches only
+        # The loader's length bounds the run: max_steps is checked between batches only.
+        max_epochs=1,
         callbacks=callbacks,
         logger=False,
         enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
         enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
-        limit_val_batches=0,  # the recorder evaluates, before the first step and after the last as well
+        # The recorder evaluates, before the first step and after the last as well.
+        limit_val_batches=0,
         use_distributed_sampler=False,
     )
 
@@ -94,7 +96,8 @@ def fit(
     try:
         with lost_rank_named(ranks.lost), safe_state_types(start.checkpoint) if start.checkpoint else nullcontext():
             trainer.fit(module, datamodule=datamodule, ckpt_path=start.checkpoint, weights_only=True)
-    except (StopRequestedError, SIGTERMException):  # the checkpoint is written, the half-collected step dropped
+    except (StopRequestedError, SIGTERMException):
+        # The checkpoint is written, the half-collected step dropped.
         # The signal may have reached another rank only; or Lightning, before `install`, which then ends the first step
         # with a SystemExit of code 0.
         stop.requested = True
@@ -142,7 +145,8 @@ class ShardedStrategy(ModelParallelStrategy):
         strict = self.lightning_module.strict_loading
         options = StateDictOptions(ignore_frozen_params=not strict)
         state: dict[str, Any] = get_model_state_dict(self.model, options=options)
-        return state if strict else only_trained(self.model, state)  # drops a tied head's second name
+        # Drops a tied head's second name.
+        return state if strict else only_trained(self.model, state)
 
 
 def trainer_arguments(settings: TrainerConfig) -> dict[str, Any]:
@@ -162,5 +166,6 @@ def trainer_arguments(settings: TrainerConfig) -> dict[str, Any]:
     return arguments | {
         "num_nodes": settings.num_nodes,
         "strategy": strategy,
-        "plugins": [TorchElasticEnvironment()],  # the processes were started, as torchrun starts them
+        # The processes were started, as torchrun starts them.
+        "plugins": [TorchElasticEnvironment()],
     }

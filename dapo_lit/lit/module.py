@@ -71,9 +71,11 @@ class DAPOModule(LightningModule):
         fill: Fill | None = None,
     ) -> None:
         super().__init__()
+        # The number of optimiser steps in a training_step is not known to Lightning.
         self.automatic_optimization = False
         config = config if isinstance(config, Config) else parse(with_defaults(config))
         self.config = config
+        # As plain values: loading a checkpoint must not import what it names.
         self.save_hyperparameters({"config": config.model_dump(mode="json")})
         self.build_policy = build_policy or self._policy_of_parts
         self.ranks = ranks or Ranks()
@@ -106,6 +108,7 @@ class DAPOModule(LightningModule):
                 mesh, device = self.device_mesh["data_parallel"], self.trainer.strategy.root_device
                 shard_and_fill(models, self.config, mesh, self.fill, device)
             for model in filter(None, (models.policy, models.critic)):
+                # After sharding, so that each rank fills its own part of the same values.
                 init_adapters(model, self.config.seed)
             self.policy, self.reference, self.critic = models.policy, models.reference, models.critic
             if self.config.policy.lora is not None:
@@ -138,6 +141,7 @@ class DAPOModule(LightningModule):
         ]
         if self.critic is not None:
             assert self.config.algorithm.critic is not None
+            # One schedule for both: the critic's rate is a multiple of the policy's.
             factor = self.config.algorithm.critic.lr / settings.lr
             groups.append({"params": [p for p in self.critic.parameters() if p.requires_grad], "lr_factor": factor})
         return torch.optim.AdamW(
@@ -155,6 +159,7 @@ class DAPOModule(LightningModule):
         seconds = time.perf_counter() - batch.started
         row = step_row(batch, self.step_metrics, seconds, self.device, self.ranks)
         self.row = row
+        # After the updates: an exception during them must leave these counters at the last whole step.
         self.counters.tokens_generated += batch.collected.tokens_generated
         self.counters.wall_s += seconds
         self.counters.step = batch.step  # last: this makes it the last whole step
@@ -172,6 +177,7 @@ class DAPOModule(LightningModule):
 
     def make_updates(self, batch: RolloutStep) -> None:
         """All updates of one rollout step; leaves their metrics in `step_metrics`."""
+        # Lightning may fetch a batch ahead; its samples would be a step older than anything says.
         if batch.policy_version != self.policy_version:
             raise RuntimeError(
                 f"step {batch.step} was sampled with weights {batch.policy_version}, the policy has "
@@ -260,7 +266,8 @@ class DAPOModule(LightningModule):
         if self._trainer is not None:
             # A checkpoint of the last step says that the loop has ended; with a larger budget it has not.
             checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["is_last_batch"] = False
-        if len(random_states) == self.ranks.size:  # with another number of ranks there is no state to continue from
+        # With another number of ranks there is no state to continue from.
+        if len(random_states) == self.ranks.size:
             restore_random_state(random_states[self.ranks.rank])
         if self.config.policy.lora is not None:
             check_adapters(

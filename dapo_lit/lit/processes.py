@@ -70,7 +70,8 @@ class RunStart:
     def received(self) -> StartPoint | None:
         """The start for the other ranks, after they have taken part in checks of the checkpoints that rank 0 names."""
         while isinstance(found := self.ranks.first(lambda: None), Path):
-            with suppress(OSError, DamagedError):  # rank 0 has the same error, and broadcasts None
+            # Rank 0 has the same error, and broadcasts None.
+            with suppress(OSError, DamagedError):
                 damage_reason(found, self.ranks)
         return found
 

@@ -28,6 +28,7 @@ def group_advantages(rewards: Tensor, *, scale_by_std: bool = True, epsilon: flo
     tensor([[ 1.,  0., -1.]])
     """
     result_dtype = at_least_float32(rewards).dtype
+    # Float64: equal rewards such as 0.1 must cancel to far below what the division could blow up.
     values = rewards.detach().double()
     deviation = values - values.mean(dim=1, keepdim=True)
     if scale_by_std:
@@ -82,6 +83,7 @@ def token_rewards(outcomes: Tensor, kl: Tensor | None, lengths: Tensor, *, beta:
     rewards = outcomes.new_zeros(int(lengths.sum()), dtype=torch.float64)
     if kl is not None and beta:
         rewards -= beta * kl.detach().double()
+    # At the last token, where the verdict is known.
     rewards[lengths.cumsum(0) - 1] += outcomes.detach().double()
     return rewards
 
@@ -112,6 +114,7 @@ def gae(rewards: Tensor, values: Tensor, lengths: Tensor, *, gamma: float, lam: 
     deltas = padded_rewards + gamma * padded_values[:, 1:] - padded_values[:, :-1]
     advantages = torch.zeros_like(deltas)
     following = torch.zeros_like(deltas[:, 0])
+    # A loop over time on [B] vectors: a completion needs what follows, and all B go together.
     for t in range(mask.shape[1] - 1, -1, -1):
         following = deltas[:, t] + gamma * lam * following
         advantages[:, t] = following

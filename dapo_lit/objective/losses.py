@@ -48,6 +48,7 @@ def clipped_surrogate(ratio: Tensor, advantages: Tensor, bounds: Bounds) -> Tens
     Differentiable in `ratio`, which may be that of a token or of a completion. The min by itself leaves the loss of
     tokens with A < 0 unbounded as the ratio grows; with a dual clip it is at most `-dual * A`.
     """
+    # Masks instead of torch.min and torch.clamp: the tokens that metrics count as clipped are those without a gradient.
     low, high, dual = clipped_tokens(ratio, advantages, bounds)
     ratio = torch.where(low, 1 - bounds.low, torch.where(high, 1 + bounds.high, ratio))
     if bounds.dual is not None:
@@ -71,6 +72,7 @@ def cispo_loss(tokens: Tokens, bounds: Bounds) -> tuple[Tensor, Statistics]:
     The clipped ratio weighs REINFORCE and is itself constant (sg), so that every token keeps a gradient: where PPO's
     clip drops a token, CISPO bounds its weight. The paper has no lower bound, which is low = 1 here.
     """
+    # Detached, or it would be a clipped PPO term with its gradient cut where the clip acts.
     weight = importance_ratio(tokens.logprobs, tokens.old_logprobs).detach().clamp(1 - bounds.low, 1 + bounds.high)
     losses = -weight * at_least_float32(tokens.advantages) * at_least_float32(tokens.logprobs)
     return losses, token_statistics(tokens, bounds)
@@ -108,6 +110,7 @@ def completion_weights(
     >>> completion_weights(torch.tensor([3, 1]), torch.tensor([0, 0]), aggregation="sample", max_response_tokens=8)
     tensor([0.1667, 0.5000], dtype=torch.float64)
     """
+    # Float64: a count of 41 million tokens is not exact in float32.
     tokens = loss_tokens.double()
     has_loss = tokens > 0
     num_completions = has_loss.sum(dtype=torch.float64)
@@ -116,6 +119,7 @@ def completion_weights(
             denominator = tokens.sum().expand_as(tokens)
         case "group":
             group_tokens = _sums(tokens, group_index)
+            # Groups that are fully masked count neither above nor below the line.
             num_groups = len(torch.unique(group_index[has_loss]))
             denominator = num_groups * group_tokens
         case "sample":
@@ -211,9 +215,11 @@ def clipped_value_loss(
     unclipped = squared = (values - returns).square()
     if clip is not None:
         bounded = old_values + (values - old_values).clamp(-clip, clip)
+        # The larger error: the clip may slow the value function down, never speed it up.
         squared = torch.maximum(squared, (bounded - returns).square())
     loss = squared / 2
     with torch.no_grad():
+        # Against the values before the update: after it they have seen these returns.
         error = returns.double() - old_values.double()
         sums = {
             "critic_tokens": torch.ones_like(loss),

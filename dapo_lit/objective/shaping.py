@@ -32,6 +32,7 @@ def soft_overlong_punishment(
     tensor([ 0.0000, -0.5000, -1.0000], dtype=torch.float64)
     """
     lengths = lengths.double()  # DAPO 3.4 soft overlong punishment
+    # Else 0 / 0 at the limit itself.
     if cache_tokens == 0:
         share = (lengths > max_response_tokens).double()
     else:

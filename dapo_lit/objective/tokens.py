@@ -50,6 +50,7 @@ class Tokens:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
+            # Broadcasting would make [n, n] of a [n, 1] without an error, and its mean looks like a loss.
             if isinstance(value, Tensor) and value.shape != self.logprobs.shape:
                 raise ValueError(f"{field.name} is {tuple(value.shape)}, logprobs {tuple(self.logprobs.shape)}")
 
@@ -84,6 +85,7 @@ def importance_ratio(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
     lost: at -20 the true gradient is below 1e-8 of an ordinary one, and at +20 either the clip removes it (A > 0) or it
     would be 5e8 times an ordinary one (A < 0), which no optimiser survives.
     """
+    # Widened before the subtraction: the difference of two bfloat16 numbers has lost what the ratio is about.
     log_ratio = at_least_float32(logprobs) - at_least_float32(old_logprobs)
     return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
@@ -123,10 +125,13 @@ def token_statistics(tokens: Tokens, bounds: Bounds) -> Statistics:
       out where the tokens lack `entropy` or `completion_tokens`.
     """
     new, old = tokens.logprobs, tokens.old_logprobs
-    ratio = importance_ratio(new, old)  # at the precision of the loss, so that both clip the same tokens
+    # At the precision of the loss, so that both clip the same tokens.
+    ratio = importance_ratio(new, old)
+    # Float64, as k3 is a difference of nearly equal numbers near ratio 1.
     log_ratio = (new.double() - old.double()).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     old_prob = old.double().exp()
     low, high, dual = clipped_tokens(ratio, tokens.advantages, bounds)
+    # At the lower bound's width: what a symmetric clip would cut, in runs with and without clip-higher alike.
     _, symmetric_high, _ = clipped_tokens(ratio, tokens.advantages, Bounds(bounds.low, bounds.low))
     sums = {
         "response_tokens": total(torch.ones_like(ratio)),

@@ -51,7 +51,9 @@ def credit(algorithm: Algorithm) -> Callable[[TokenBatch, TokenData], TokenData]
         lengths, penalty, returns = batch.response_lengths, None, None
         if beta:
             assert tokens.ref_logprobs is not None
+            # Of the policy that sampled: a reward does not change during the updates.
             penalty = kl_penalty(tokens.old_logprobs, tokens.ref_logprobs, kl.estimator)
+        # By token although most estimators use the sum: returns and GAE need to know where the penalty falls.
         rewards = token_rewards(batch.rewards, penalty, lengths, beta=beta)
         match settings.estimator:
             case "group":
@@ -66,6 +68,7 @@ def credit(algorithm: Algorithm) -> Callable[[TokenBatch, TokenData], TokenData]
                 advantages, returns = gae(rewards, tokens.values, lengths, gamma=settings.gamma, lam=settings.lam)
                 returns = returns.float()
         if settings.whiten:
+            # Over tokens that carry loss, of all ranks: batch statistics of a rank would depend on their number.
             advantages = whiten(advantages, tokens.loss_mask)
         return replace(tokens, advantages=advantages.float(), returns=returns)
 
@@ -80,6 +83,7 @@ def _by_group(estimate: Callable[[Tensor], Tensor], rewards: Tensor, batch: Toke
     totals = rewards.new_zeros(len(batch.sequences)).index_add_(0, batch.completion_of_token, rewards)
     sizes = batch.group_index.bincount()[batch.group_index]
     advantages = torch.empty_like(totals)
+    # One call a size instead of one a group: a batch has hundreds of groups and few sizes.
     for size in sizes.unique().tolist():
         advantages[sizes == size] = estimate(totals[sizes == size].reshape(-1, size)).flatten()
     return advantages[batch.completion_of_token]
@@ -159,6 +163,7 @@ def policy_loss(algorithm: Algorithm, bounds: Bounds) -> tuple[PolicyLoss, froze
         )
     if algorithm.entropy.top_frac < 1:
         loss, whole_minibatch = top_entropy(loss, frac=algorithm.entropy.top_frac), True
+    # Here, before anything is sampled: a loss that fails would fail after the first rollout.
     check_loss(loss, bounds, name, whole_minibatch)
     return loss, takes, whole_minibatch
 
@@ -172,6 +177,7 @@ BANDS = {
 
 def correction(settings: Correction) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
     """The weights for the gap between the engine's distribution and pi_old."""
+    # None and not weights of 1: the multiplication would read and write every token.
     if settings.kind == "none":
         return None
     low, high = settings.band or BANDS[settings.kind]
@@ -213,12 +219,15 @@ def reward_shaping(config: Config) -> Callable[[Sequence[Completion]], None]:
     hard = overlong.hard_punishment and not soft  # what section 3.4 starts from
 
     def shape(completions: Sequence[Completion]) -> None:
+        # A missing verdict is no right answer that could make a group mixed.
         correct = torch.tensor([c.correct and not c.score.missing for c in completions], device="cpu")
         counts = punished(correct, overlong.punish).tolist()
         for completion, counted in zip(completions, counts, strict=True):
+            # Recorded in every arm, so that arms with and without the technique have the same metric.
             completion.length_penalty = penalties[completion.num_tokens]
             completion.reward_shaped = config.reward.wrong_value if hard and completion.truncated else completion.reward
             if soft and counted:
+                # Added to the correctness reward, not in its place (Eq. 13 is a term of R).
                 completion.reward_shaped += completion.length_penalty
 
     return shape
@@ -236,5 +245,6 @@ def collection_rules(algorithm: Algorithm) -> CollectionRules:
         filter_on=sampling.filter_on,
         pass_rate_margin=sampling.pass_rate_margin,
         max_staleness=sampling.max_staleness,
+        # Without dynamic sampling one round is the batch; waiting for parts of it would change nothing but the cost.
         request_groups=sampling.request_groups if algorithm.techniques.dynamic_sampling else None,
     )

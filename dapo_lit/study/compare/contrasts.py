@@ -88,6 +88,7 @@ def contrasts(arms: Sequence[str], reference: str | None = None) -> list[Contras
         found += _one_technique(names, at, where)
     for arm in arms:
         base, _, suffix = arm.partition("@")
+        # An arm with a setting is compared with the same arm without it, not with the study's reference.
         control = base if base in names else reference
         if suffix and control and control in names - {arm}:
             found.append(difference("settings", f"{suffix} ({base})", None, arm, control))
@@ -140,10 +141,12 @@ def _factorial(names: set[str]) -> list[Contrast]:
     vectors = {name: on for name in names if (on := _on(name)) is not None}
     factors = [t for t in REGISTER if len({t in on for on in vectors.values()}) == 2]
     full, half = ({arm.name for arm in arms(factors)} for arms in (cube, half_fraction))
+    # In part of a cube a main effect would be confused with what is missing.
     if len(factors) < FEWEST_FACTORS or not half <= names:
         return []
     cells = sorted(full if full <= names else half)
     sign = {cell: {t: 1 if t in vectors[cell] else -1 for t in factors} for cell in cells}
+    # Half of the cells have the technique: the weights of each side sum to 1.
     scale = len(cells) / 2
     # mean with it - mean without it
     found = [Contrast("main effects", t, t, {cell: sign[cell][t] / scale for cell in cells}) for t in factors]
@@ -164,6 +167,8 @@ def _on(name: str) -> frozenset[str] | None:
 
 def by_seed(contrast: Contrast, table: Mapping[str, Mapping[int, float]]) -> dict[int, float]:
     """A contrast's value at each seed that all its arms have."""
+    # A seed that one arm lacks is left out of all: differences are paired, and the missing run may have been the hard
+    # one.
     shared = set.intersection(*(set(table.get(arm, {})) for arm in contrast.weights))
     return {s: sum(w * table[arm][s] for arm, w in contrast.weights.items()) for s in sorted(shared)}
 

@@ -51,7 +51,9 @@ def _judged(family: Family, compared: Sequence[Effect], stopping: Mapping[str, A
     """One look: Holm over exact p-values of the registered number of bases. Several: alpha is spent over them."""
     rule, units = stopping or {}, [per_base(effect.differences, effect.bases) for effect in compared]
     looks = [int(n) for n in rule.get("looks") or [rule.get("pairs") or max(map(len, units), default=0)]]
+    # The rule is the registered one, whatever number of pairs there is today.
     first, several = looks[0], len(looks) > 1
+    # The first `pairs` bases in the order in which they were made: later ones may have been added because of a result.
     exact = [tested(values[:first])[1] if len(values) >= first else None for values in units]
     adjusted = holm([1.0 if p is None else p for p in exact])
     at = decisions(units, looks, family.alpha) if several else [first if p <= family.alpha else None for p in adjusted]
@@ -76,6 +78,7 @@ def _judged(family: Family, compared: Sequence[Effect], stopping: Mapping[str, A
 
 def _within(values: Array, family: Family) -> bool:
     """True if the whole interval lies within the margin, at the family's alpha shared among its comparisons."""
+    # 1 - 2 alpha: two one-sided tests at alpha each (Schuirmann 1987).
     wide = t_interval(values, 1 - 2 * family.alpha / len(family.contrasts))
     assert family.margin is not None
     return wide.low is not None and wide.high is not None and max(-wide.low, wide.high) <= family.margin
@@ -97,6 +100,7 @@ def effects_on_every_metric(
         for contrast in found
     ]
     seeds = sorted({seed for _, _, pairs in effects for seed in pairs})
+    # The same seeds for all, or one flip of signs would not mean the same for each metric.
     effects = [entry for entry in effects if len(entry[2]) == len(seeds) and _spread(entry[2])]
     if len(seeds) < 2 or not effects:
         return []

@@ -95,6 +95,7 @@ def _on_axis(both: Sequence[tuple[list[Run], list[Run]]], key: str, axis: str) -
         ends = [np.mean([run.series(axis).max() for run in side]) for side in (treated, control)]
         curves = [_mean(measured(run, key, axis) for run in side) for side in (treated, control)]
         if all(end > 0 for end in ends) and all(curve.at_every_step for curve in curves):
+            # Ratios are averaged as logs: twice and half must average to 1.
             used.append(np.log(ends[0] / ends[1]))
             pairs.append((curves[0], curves[1]))
             bases.append(control[0].base)
@@ -121,11 +122,13 @@ def at_equal_tokens(
     if not pairs or not all(curve.at_every_step for pair in pairs for curve in pair):
         return []
     bases = [control[0].base for _, control in found]
+    # No extrapolation: beyond it some pair was not measured.
     end = min(curve.places[-1] for pair in pairs for curve in pair)
     points = []
     for budget in budgets or [float(end) * part / QUARTERS for part in range(1, QUARTERS + 1)]:
         values = [[value_at(curve, budget) for curve in pair] for pair in pairs]
         gaps = [ours - theirs for ours, theirs in values if ours is not None and theirs is not None]
+        # All pairs or none, or the points of one curve would be about different bases.
         if len(gaps) == len(pairs):
             points.append((float(budget), t_interval(per_base(gaps, bases))))
     return points
@@ -148,6 +151,7 @@ def needed(pairs: Sequence[tuple[Measured, Measured]], bases: Sequence[str]) -> 
     """
     logs, of, never = [], [], 0
     for (treated, control), base in zip(pairs, bases, strict=True):
+        # Nondecreasing fits: a noisy curve first crosses a level too early.
         ours, theirs = rising(treated), rising(control)
         level = float(theirs.values[-1])
         own, spent = first_reach(theirs, level), first_reach(ours, level)

@@ -39,8 +39,10 @@ def rejections(values: Array, looks: Sequence[int], level: float) -> Array:
     signs = _signs(reached[-1])
     stopped = np.zeros((len(values), len(signs)), dtype=bool)
     for look in reached:
+        # What earlier looks have not used is left to this one.
         allowed = int(level * look / looks[-1] * len(signs) + 1e-9) - stopped.sum(axis=1)
         sizes = np.abs(values[:, :look] @ signs[:, :look].T)
+        # Flips that would have stopped earlier are gone: alpha is spent on them already.
         over = ~stopped & (sizes > _bounds(np.where(stopped, -np.inf, sizes), allowed)[:, None])
         found[(found == 0) & over[:, 0]] = look
         stopped |= over
@@ -50,6 +52,7 @@ def rejections(values: Array, looks: Sequence[int], level: float) -> Array:
 def _bounds(sizes: Array, allowed: Array) -> Array:
     """The size that the `allowed` largest of each row exceed; fewer where the next one ties, up to rounding."""
     most = min(max(int(allowed.max()), 0), sizes.shape[1] - 1)
+    # Partition before sort: only the largest few of 4,096 are needed, for thousands of simulated studies.
     largest = -np.sort(np.partition(-sizes, most, axis=1)[:, : most + 1], axis=1)
     bound = largest[np.arange(len(sizes)), np.clip(allowed, 0, most)]
     bound = np.where(allowed >= sizes.shape[1], -np.inf, bound * (1 + 1e-6))

@@ -48,6 +48,7 @@ def t_interval(values: Sequence[float] | Array, level: float = 0.95) -> Estimate
     if len(x) == 0 or not np.all(np.isfinite(x)):
         raise ValueError(f"an interval needs finite values, got {x.tolist()}")
     mean = float(np.mean(x))
+    # No interval: a single value says nothing about variation.
     if len(x) == 1:
         return Estimate(mean, None, None, 1, None)
     sd = float(np.std(x, ddof=1))
@@ -64,6 +65,7 @@ def per_base(values: Sequence[float] | Array, bases: Sequence[str]) -> Array:
     (array([2., 8.]), array([1., 3.]))
     """
     x, names = np.asarray(values, dtype=float), list(dict.fromkeys(bases))
+    # With one base the runs are all there is, and the sentence on the page says so.
     if len(names) < 2:
         return x
     return np.array([x[[base == name for base in bases]].mean(axis=0) for name in names])
@@ -81,9 +83,11 @@ def paired_t_power(effect_sd: float, n: int) -> float:
     critical = stats.t.ppf(0.975, n - 1)
     shift = effect_sd * n**0.5
 
+    # Beyond it the chi density is below rounding.
     last = 1 + 8 / (n - 1) ** 0.5
     nodes, weights = _gauss_legendre(200)
-    s, weights = (nodes + 1) / 2 * last, weights / 2 * last  # estimated over true standard deviation
+    # Estimated over true standard deviation.
+    s, weights = (nodes + 1) / 2 * last, weights / 2 * last
     tail = stats.norm.sf(critical * s - shift) + stats.norm.cdf(-critical * s - shift)
     return float(np.sum(weights * tail * stats.chi.pdf(s * (n - 1) ** 0.5, n - 1)) * (n - 1) ** 0.5)
 
@@ -123,12 +127,15 @@ def sign_flip_p(differences: Sequence[float] | Array) -> float:
     x = np.asarray(differences, dtype=float)
     if not 0 < len(x) <= 44:
         raise ValueError(f"the exact sign-flip test takes 1 to 44 differences, got {len(x)}")
+    # Meet in the middle: 2 * 2^(n/2) sums and a binary search instead of 2^n.
     left, right = _signed_sums(x[: len(x) // 2]), np.sort(_signed_sums(x[len(x) // 2 :]))
     # Sums that are equal but for rounding count: accuracies tie often, and packed cells hold them in float32.
     limit = abs(float(np.sum(x))) - 1e-5 * float(np.sum(np.abs(x)))
+    # All differences 0, or a mean of 0: every flip is as extreme.
     if limit <= 0:
         return 1.0
     above = len(right) - np.searchsorted(right, limit - left, side="left")
+    # Twice one side: flipping all signs gives the other.
     return float(2 * np.sum(above) / 2.0 ** len(x))
 
 
@@ -154,6 +161,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """
     p = np.asarray(p_values, dtype=float)
     order = np.argsort(p, kind="stable")
+    # Stepping down never lowers an adjusted p: a weaker result must not pass where a stronger one failed.
     raised = np.maximum.accumulate((len(p) - np.arange(len(p))) * p[order])
     adjusted = np.empty(len(p))
     adjusted[order] = np.minimum(raised, 1)
@@ -189,6 +197,7 @@ def pairs_needed(comparisons: int, alpha: float = 0.05) -> int:
     >>> pairs_needed(5), pairs_needed(1)
     (8, 6)
     """
+    # The smallest p of n pairs is 2 / 2^n, and Holm multiplies it by the number of comparisons.
     return int(np.ceil(np.log2(2 * comparisons / alpha)))
 
 
@@ -213,9 +222,11 @@ def max_t_p(values: Array) -> Array:
     >>> max_t_p(np.array([[1.0, 0.1], [1.2, -0.1], [0.9, 0.2]]))  # all signs equal, the most extreme of 8
     array([0.25, 0.75])
     """
+    # |t| and not means, or metrics of a larger unit would decide every maximum.
     observed = np.abs(_t(values, np.ones((1, len(values))))[0])
     signs = _signs(len(values))
     largest = np.concatenate([np.max(np.abs(_t(values, part)), axis=1) for part in np.array_split(signs, 16)])
+    # The identity is one of the flips, so p is never 0.
     return np.mean(largest[:, None] >= observed * (1 - 1e-9), axis=0)
 
 
@@ -224,6 +235,7 @@ def _signs(bases: int) -> Array:
     if 2**bases <= FLIPS:
         return 1.0 - 2.0 * ((np.arange(2**bases)[:, None] >> np.arange(bases)) & 1)
     drawn = 1.0 - 2.0 * np.random.default_rng(SIGN_FLIPS).integers(0, 2, (FLIPS, bases))
+    # The observed signs count themselves, which keeps the test valid with random flips.
     drawn[0] = 1.0
     return drawn
 
@@ -232,5 +244,6 @@ def _t(values: Array, signs: Array) -> Array:
     """t of every flip and metric [flips, metrics]; a flip changes sums, never the sum of squares."""
     n, squares = len(values), np.sum(values**2, axis=0)
     mean = signs @ values / n
-    spread = np.maximum(squares - n * mean**2, 1e-12 * squares)  # all alike after a flip: the spread is rounding
+    # All alike after a flip: the spread is rounding.
+    spread = np.maximum(squares - n * mean**2, 1e-12 * squares)
     return mean / np.sqrt(spread / (n - 1) / n)
