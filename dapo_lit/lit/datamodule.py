@@ -22,7 +22,10 @@ from dapo_lit.config.inputs import differing, in_words, kind_of_part
 from dapo_lit.data.selection import SelectionReport
 from dapo_lit.engines.protocol import Sampling
 from dapo_lit.evaluation.sampled import Evaluation, evaluate
+from dapo_lit.policy.head import token_logprobs
 from dapo_lit.policy.sharding import full_tensors
+from dapo_lit.policy.wrap import run
+from dapo_lit.preflight.engine import Packed, probe_engine
 from dapo_lit.preflight.training import check_run
 from dapo_lit.ranks import Ranks
 from dapo_lit.rollout.collect import Collector, ProblemOrder
@@ -116,6 +119,7 @@ class RolloutDataModule(LightningDataModule):
         self._given: int | None = None
         """Version of the weights that the engine has, or will have once the steps of the queue are sampled."""
         self._loss_mask = loss_mask(config.algorithm)
+        self._probed = False
 
     def setup(self, stage: str) -> None:
         """Reads and checks the problems before anything expensive starts."""
@@ -179,7 +183,37 @@ class RolloutDataModule(LightningDataModule):
         started = time.perf_counter()
         engine.sync_weights(PolicyTensors(module.policy), module.policy_version)
         self._given = module.policy_version
-        return time.perf_counter() - started
+        seconds = time.perf_counter() - started
+        if self.config.preflight and not self._probed:
+            self._probe_engine()
+        return seconds
+
+    def _probe_engine(self) -> None:
+        """Once a process, so in every run and every resumed one: compares the engine's samples with the policy."""
+        self._probed = True
+        module, setup = self.trainer.lightning_module, self.collector.setup
+        forward, trains = module.policy_forward, module.policy.training
+
+        def score(packed: Packed) -> tuple[torch.Tensor, torch.Tensor]:
+            settings = {"temperature": forward.temperature, "fp32": forward.fp32_head}
+            found: tuple[torch.Tensor, torch.Tensor] = run(module.policy, token_logprobs, *packed, **settings)
+            return found
+
+        module.policy.eval()  # no dropout, as in the scoring of a step
+        try:
+            found = probe_engine(
+                setup.engine,
+                setup.prompts[0].ids,
+                setup.sampling,
+                score,
+                narrow=self.config.compute_dtype != "float32" or self.parts.engine_dtype != torch.float32,
+                device=module.device,
+                ranks=self.ranks,
+            )
+        finally:
+            module.policy.train(trains)
+        if self.ranks.rank == 0:
+            print(f"engine: {found.words}", flush=True)
 
     def _snapshot(self) -> Snapshot | None:
         """The policy's weights for an engine that may be sampling now; None if it has them, or will have."""
@@ -197,7 +231,8 @@ class RolloutDataModule(LightningDataModule):
         last = min(self.config.rollout.steps_ahead, self.config.budget.steps - step)
         later = range(len(ahead) + 1, last + 1)
         given, weights = time.perf_counter(), None
-        if len(ahead) and later:  # the engine may be sampling
+        # The engine may be sampling; not if it was not probed yet: then the queue is that of a checkpoint.
+        if len(ahead) and later and (self._probed or not self.config.preflight):
             weights = self._snapshot()
         elif later or collected is None:
             self.sync_weights()

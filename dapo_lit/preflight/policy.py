@@ -17,8 +17,8 @@ from transformers import PreTrainedModel
 
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.engines.protocol import RolloutEngine, SampleKey, SampleRequest, Sampling, TokenIds
-from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import token_logprobs
+from dapo_lit.preflight.engine import packed_responses
 from dapo_lit.preflight.table import Finding
 from dapo_lit.seeds import PROBE
 
@@ -136,11 +136,9 @@ def _difference_reason(model: PreTrainedModel) -> str | None:
     if not own.isfinite().all():
         broken = [name for name, weights in model.named_parameters() if not weights.isfinite().all()]
         return "its log-probs are not finite" + "".join(f": {name} holds NaN or infinite values" for name in broken[:1])
-    places = torch.arange(len(ids), device=model.device).split([PROMPT, *RESPONSES])
-    rows = torch.cat([torch.cat([places[0][-1:], place[:-1]]) for place in places[1:]])
-    packed = layout([PROMPT, *RESPONSES], [-1, 0, 0], device=model.device)
+    packed = packed_responses(prompt.cpu().numpy(), [response.cpu().numpy() for response in responses], model.device)
     try:
-        found, _ = token_logprobs(model, torch.cat([prompt, *responses]), packed, rows, ids[PROMPT:], temperature=1.0)
+        found, _ = token_logprobs(model, *packed, temperature=1.0)
     except Exception as error:  # whatever transformers raises where a family does not take packed sequences
         return f"its layers do not run on packed sequences ({_first_line(error)})"
     excess = excess_of(found - own, model.dtype)

@@ -137,6 +137,8 @@ def overrides(cell: str) -> list[str]:
     own, changed = ALGORITHMS[algorithm][0], VARIANTS[variant][0]
     if variant == "lora" and not ALGORITHMS[algorithm][1].beta:
         changed = (*changed, "algorithm.kl.beta=0.5")
+    if variant != "ahead":  # the script of the engine is no policy's
+        changed = (*changed, "preflight=false")
     groups = [o for o in own if o.startswith("algorithm=")]
     return [*groups, *COMMON, *given, *(o for o in own if o not in groups), *changed, f"trainer.devices={size}"]
 
