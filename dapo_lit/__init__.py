@@ -1,6 +1,7 @@
 """Which of DAPO's techniques matters, and by how much: RL of language models with every technique a switch.
 
-    from dapo_lit import DAPOModule, RolloutDataModule, compose
+    from dapo_lit import ablate, report, train                    # the commands, as functions (dapo_lit/api.py)
+    from dapo_lit import DAPOModule, RolloutDataModule, compose   # for a Trainer of your own
 
 The names are loaded when they are used: a command that only reads runs needs neither torch nor Lightning.
 """

@@ -19,6 +19,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any, TextIO
 
+from dapo_lit.callable_module import make_callable
 from dapo_lit.cli.arguments import CommandParser
 from dapo_lit.cli.command import compose, exit_code_of
 from dapo_lit.cli.overrides import check_overrides
@@ -256,6 +257,8 @@ def main(arguments: Sequence[str]) -> int:
     train.main()
     return 0
 
+
+make_callable(__name__)
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from dapo_lit.callable_module import make_callable
 from dapo_lit.cli.arguments import LOG_SYSTEMS, CommandParser
 from dapo_lit.command_text import command
 from dapo_lit.errors import UserError
@@ -68,6 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(printable(f"missing: {arm}/seed_{seed}: {why}"), file=sys.stderr)
     return 3 if missing or left_out or results.runs.unreadable else 0
 
+
+make_callable(__name__)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dapo_lit.callable_module import make_callable
 from dapo_lit.cli.command import attempt, compose_run, exit_code_of, run_command, silence_libraries
 from dapo_lit.cli.jobs import arm_of
 from dapo_lit.cli.workers import Cell, in_child, run_cells, workers_for
@@ -335,6 +336,8 @@ def study_folders(config: Config) -> list[Path]:
 def main() -> None:
     sys.exit(run_command(train, Config, "config", run_study=run_study))
 
+
+make_callable(__name__)
 
 if __name__ == "__main__":
     main()

@@ -1,0 +1,287 @@
+"""The commands as functions, for scripts and notebooks: the same runs, the same checks, results as objects.
+
+    from dapo_lit import ablate, report, train
+
+    run = train("dapo", regime="joint", steps=16, seed=0)
+    run.metrics["rollout/accuracy"].plot()
+
+Each call is the command in a process of its own, so that it makes the same bits, leaves nothing behind in this one and
+can be interrupted. What the command prints is printed; a mistake is raised as `UserError` with the command's message.
+"""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dapo_lit.command_text import setting
+from dapo_lit.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+Data = str | Path | Iterable[Mapping[str, Any]]
+"""A file, a hub id, or rows with `problem` and `answer`."""
+Reward = str | Callable[..., Any]
+"""A rule of conf/reward (`math`, `number`, ...), or a function in a module, or its dotted path."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run on disk, finished or not."""
+
+    path: Path
+
+    @property
+    def metrics(self) -> "pd.DataFrame":
+        """A row a step, a column a metric (docs/metrics.md); the index is the rollout step."""
+        from dapo_lit.run_files import read_metrics
+
+        return read_metrics(self.path).table
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The config, as config.yaml has it."""
+        import yaml
+
+        return dict(yaml.safe_load((self.path / "config.yaml").read_text(encoding="utf-8")))
+
+    @property
+    def recorded(self) -> list[int]:
+        """Steps whose completions were kept (`logger.rollouts_every`)."""
+        files = (self.path / "rollouts").glob("step_*.parquet")
+        return sorted(int(file.stem.removeprefix("step_")) for file in files)
+
+    def completions(self, step: int) -> "pd.DataFrame":
+        """Every completion of a step, with verdict, reward, advantage and whether it was trained on.
+
+        Raises UserError: the step was not recorded.
+        """
+        from dapo_lit.run_files import read_table
+        from dapo_lit.runs.rollout_table import rollouts_file
+
+        if step not in (recorded := self.recorded):
+            kept = ", ".join(map(str, recorded)) or "none"
+            raise UserError(f"{self.path}: the completions of step {step} were not kept; kept: {kept}")
+        return read_table(rollouts_file(self.path, step))
+
+    def plot(self, key: str = "rollout/accuracy", x: str = "step") -> "Figure":
+        """A metric over steps, or over another axis such as `tokens_generated`."""
+        from dapo_lit.study.figures.curve_figures import plot_metric
+        from dapo_lit.study.read.runs import load
+
+        return plot_metric(load(self.path), key, x=x)
+
+    @property
+    def page(self) -> Path:
+        """run.html: the curves and the completions."""
+        return self.path / "run.html"
+
+    def _repr_html_(self) -> str:
+        last = self.metrics.iloc[-1]
+        return f"<code>{self.path}</code>: step {last.name}, training accuracy {last.get('rollout/accuracy', 0):.1%}"
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """A study on disk, with its report."""
+
+    path: Path
+    page: Path
+    """report.html."""
+
+    @cached_property
+    def report(self) -> dict[str, Any]:
+        """report.json: outcomes, comparisons and effects, numbers in full."""
+        return dict(json.loads((self.page.parent / "report.json").read_text(encoding="utf-8")))
+
+    @property
+    def effects(self) -> "pd.DataFrame":
+        """The table of effects: difference, interval, p and verdict of each comparison."""
+        import pandas as pd
+
+        return pd.DataFrame(self.report["tables"].get("effects", []))
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs below the study's folder."""
+        return [Run(file.parent) for file in sorted(self.path.glob("*/seed_*/metrics.jsonl"))]
+
+    def plot(self, keys: Iterable[str] = ("rollout/accuracy", "rollout/entropy")) -> "Figure":
+        """Paired differences by step, with their intervals."""
+        from dapo_lit.study.figures.difference_figures import plot_differences
+        from dapo_lit.study.read.runs import load
+
+        return plot_differences(load(self.path), list(keys))
+
+
+def train(
+    experiment: str = "dapo",
+    *overrides: str,
+    regime: str | None = None,
+    steps: int | None = None,
+    seed: int = 0,
+    model: str | Path | None = None,
+    data: Data | None = None,
+    reward: Reward | None = None,
+    settings: Mapping[str, Any] | None = None,
+    runs_dir: str | Path = "runs",
+    quiet: bool = False,
+) -> Run:
+    """Trains one policy; `python -m dapo_lit.train +experiment=...`.
+
+    experiment: a file of conf/experiment; `hf` for a model and problems of your own.
+    overrides: as on the command line, such as `"~regime"`.
+    steps: rollout steps (`budget.steps`). model: a folder or hub id. data, reward: problems and how answers are scored.
+    settings: further keys and their values, `{"algorithm.optimizer.lr": 1e-4}`.
+    quiet: nothing is printed.
+
+    Raises UserError: with the command's message.
+    """
+    from dapo_lit.cli.command import compose
+    from dapo_lit.cli.jobs import arm_of
+
+    given = [f"+experiment={experiment}", *([f"+regime={regime}"] if regime else []), *overrides]
+    keys: dict[str, Any] = {"seed": seed, "runs_dir": str(runs_dir)}
+    if steps is not None:
+        keys["budget.steps"] = steps
+    if model is not None:
+        keys["policy.path"] = str(model)
+    if data is not None:
+        keys |= {"task.name": "file", "task.path": _file_of(data, Path(runs_dir))}
+    if reward is not None:
+        given += [] if (path := _function(reward)) else [f"reward={reward}"]
+        keys |= {"reward.function": path} if path else {}
+    given += [setting(key, value) for key, value in (keys | dict(settings or {})).items()]
+    config = compose(*given)
+    folder = config.folder(arm_of(config))
+    _command("train", *given, quiet=quiet)
+    return Run(folder)
+
+
+def multirun(
+    study_name: str,
+    *overrides: str,
+    seeds: Iterable[int] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    runs_dir: str | Path = "runs",
+    quiet: bool = False,
+) -> StudyResult:
+    """The cells of a study, several at a time, and its report; `python -m dapo_lit.train -m ...`.
+
+    study_name: the folder below `runs_dir`.
+    overrides: what is studied, such as `"+experiment=ablate_dynamic_sampling"` or `"+study=leave_one_out"`.
+    seeds: a pair or more of runs each; None: those of the study.
+
+    Raises UserError: with the command's message.
+    """
+    given = {"study_name": study_name, "runs_dir": str(runs_dir)} | dict(settings or {})
+    swept = [f"seed={','.join(map(str, seeds))}"] if seeds is not None else []
+    _command("train", "-m", *overrides, *swept, *(setting(key, value) for key, value in given.items()), quiet=quiet)
+    folder = Path(runs_dir) / study_name
+    return StudyResult(folder, folder / "report" / "report.html")
+
+
+def ablate(
+    technique: str,
+    *overrides: str,
+    model: str | Path,
+    data: Data,
+    reward: Reward | None = None,
+    settings: Mapping[str, Any] | None = None,
+    runs_dir: str | Path = "runs",
+    quiet: bool = False,
+) -> StudyResult:
+    """A technique on a model and problems of your own: a probe, then pairs of runs until it is decided.
+
+    `python -m dapo_lit.ablate`; its arguments are those of `train`.
+
+    Raises UserError: the technique cannot act here, or what the command refuses.
+    """
+    file = _file_of(data, Path(runs_dir))
+    label = "".join(c if c.isalnum() or c == "_" else "_" for c in Path(file).stem)
+    given = {"study_name": f"ablate_{technique}_{label}", "runs_dir": str(runs_dir)} | dict(settings or {})
+    options = ["--model", str(model), "--data", file]
+    if reward is not None:
+        options += ["--reward", _function(reward) or str(reward)]
+    _command(
+        "ablate", technique, *options, *overrides, *(setting(key, value) for key, value in given.items()), quiet=quiet
+    )
+    folder = Path(runs_dir) / str(given["study_name"])
+    return StudyResult(folder, folder / "report" / "report.html")
+
+
+def report(*folders: str | Path, output: str | Path | None = None, quiet: bool = False) -> StudyResult:
+    """Writes the report of a study, finished or not, or of packed cells; `python -m dapo_lit.report`.
+
+    Raises UserError: there is nothing to report on.
+    """
+    first = Path(folders[0])
+    out = Path(output) if output is not None else first / "report"
+    _command("report", *map(str, folders), f"output={out}", incomplete=(3,), quiet=quiet)
+    return StudyResult(first, out / "report.html")
+
+
+def _file_of(data: Data, runs_dir: Path) -> str:
+    """A file as it is; rows in a file whose name is their digest, so that another call with the same rows has it."""
+    if isinstance(data, (str, Path)):
+        return str(data)
+    lines = "".join(json.dumps(dict(row), ensure_ascii=False) + "\n" for row in data)
+    file = runs_dir / "data" / f"problems_{hashlib.sha256(lines.encode()).hexdigest()[:12]}.jsonl"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(lines, encoding="utf-8")
+    return str(file)
+
+
+def _function(reward: Reward) -> str | None:
+    """The dotted path of a function; None for a rule's name."""
+    if isinstance(reward, str):
+        return reward if "." in reward else None
+    if reward.__module__ == "__main__" or "<" in reward.__qualname__:
+        raise UserError(
+            f"reward={reward.__qualname__}: the workers that score answers cannot import it; write it into a file, "
+            "such as my_reward.py, and give my_reward.score"
+        )
+    return f"{reward.__module__}.{reward.__qualname__}"
+
+
+def _command(name: str, *arguments: str, incomplete: tuple[int, ...] = (), quiet: bool = False) -> None:
+    """Runs a command and prints what it prints. Raises UserError for its exit code 2, RuntimeError for another."""
+    # What this process can import, the command's workers can as well: a reward next to the script or the notebook.
+    path = os.pathsep.join([os.getcwd(), *filter(None, sys.path)])
+    plain = {"COLUMNS": "96", **os.environ}
+    plain.pop("FORCE_COLOR", None)  # a notebook's kernel sets it
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", f"dapo_lit.{name}", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+        env={**plain, "PYTHONPATH": path},
+    )
+    assert process.stdout is not None
+    lines: list[str] = []
+    try:
+        for line in process.stdout:
+            lines.append(line.rstrip("\n"))
+            if not quiet and not line.startswith("error: "):
+                print(line, end="", flush=True)
+        code = process.wait()
+    except KeyboardInterrupt:  # a notebook's stop button reaches this process only
+        process.send_signal(signal.SIGINT)
+        print(process.communicate()[0], end="", flush=True)
+        raise
+    if code == 0 or code in incomplete:
+        return
+    faults = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    if code == 2:
+        raise UserError("; ".join(faults) or "\n".join(lines[-3:]))
+    raise RuntimeError("\n".join([f"dapo_lit.{name} ended with exit code {code}", *(faults or lines[-20:])]))

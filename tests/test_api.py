@@ -1,0 +1,104 @@
+"""The commands as functions: the runs of the command line, and results as objects."""
+
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import SMALL, run_cli
+
+from dapo_lit import api, report, train
+from dapo_lit.errors import UserError
+
+EXPERIMENT, *SETTINGS = SMALL
+NOT_COMPARED = ("perf/", "memory/", "wall_s", "time")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> api.Run:
+    folder = tmp_path_factory.mktemp("api")
+    settings = {"logger.rollouts_every": 1, "budget.steps": 2}
+    return train("four_sums", *SETTINGS, seed=3, settings=settings, runs_dir=folder / "runs")
+
+
+def test_a_run_from_python_is_that_of_the_command(trained: api.Run, tmp_path: Path) -> None:
+    assert EXPERIMENT == "+experiment=four_sums"
+    done = run_cli(*SMALL, "seed=3", "logger.rollouts_every=1", "budget.steps=2", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (file,) = tmp_path.rglob("metrics.jsonl")
+    table = trained.metrics
+    assert list(table.index) == [0, 1, 2]
+    for row in map(json.loads, file.read_text().splitlines()):
+        for key, value in row.items():
+            if key in table and isinstance(value, float) and not key.startswith(NOT_COMPARED):
+                assert table.loc[row["step"], key] == value, key
+
+
+def test_a_run_has_its_completions_its_config_its_page_and_a_plot(trained: api.Run) -> None:
+    assert trained.recorded == [1, 2]
+    assert {"response", "correct", "advantage", "kept"} <= {*trained.completions(2).columns}
+    with pytest.raises(UserError, match=r"step 7 were not kept; kept: 1, 2"):
+        trained.completions(7)
+    assert trained.config["seed"] == 3
+    assert trained.page.is_file()
+    assert trained.plot("rollout/entropy").axes[0].get_lines()
+    assert "step 2" in trained._repr_html_()
+
+
+def test_a_mistake_is_the_commands_message(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"budget.steps: .* greater than 0 \(got -1\)"):
+        train("four_sums", steps=-1, runs_dir=tmp_path)
+    with pytest.raises(UserError, match=r"none: not readable|no such folder|none"):
+        report(tmp_path / "none")
+    with pytest.raises(UserError, match="cannot import it; write it into a file"):
+        train("four_sums", reward=lambda prompts, completions: [], runs_dir=tmp_path)
+
+
+def test_rows_and_a_function_of_ones_own_train(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dapo_lit.build.components import RunComponents
+    from dapo_lit.cli.command import compose
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("reward_for_api.py").write_text(
+        "def score(prompts, completions, answer, **columns):\n"
+        "    return [float(right in text) for right, text in zip(answer, completions)]\n"
+    )
+    import reward_for_api
+
+    rows = [{"problem": f"{a} + {b} = ", "answer": str(a + b)} for a in range(1, 4) for b in range(1, 4)]
+    policy = RunComponents(compose("+experiment=four_sums")).policy_folder
+    given = {"task.template": "plain", "task.eval_path": None, "evaluation.every": 0, "study_name": "own"}
+    run = train(
+        "four_sums", *SETTINGS, steps=1, model=policy, data=rows, reward=reward_for_api.score, settings=given
+    )  # fmt: skip
+    assert run.path == Path("runs/own/dapo/seed_0")
+    assert run.config["reward"]["function"] == "reward_for_api.score"
+    (file,) = Path("runs/data").iterdir()
+    assert [json.loads(line) for line in file.open(encoding="utf-8")] == rows
+    assert run.metrics["rollout/accuracy"].iloc[-1] > 0
+
+
+def test_a_study_from_python_has_its_effects(tmp_path: Path) -> None:
+    found = api.multirun(
+        "pair", EXPERIMENT, *SETTINGS, "+study=leave_one_out", "study.arms=[dapo-clip_higher,dapo]", "study.bases=[]",
+        "study.reference=dapo-clip_higher", seeds=[0, 1],
+        settings={"study.metric": "rollout/accuracy", "study.workers": 1, "study.pilot": True}, runs_dir=tmp_path,
+    )  # fmt: skip
+    assert found.page.is_file()
+    assert len(found.runs) == 4
+    assert list(found.effects["comparison"])[:1] == ["clip-higher"]
+    assert found.report["study"] == "pair"
+    assert report(tmp_path / "pair", output=tmp_path / "again").report["outcomes"] == found.report["outcomes"]
+
+
+def test_the_names_are_functions_and_modules_in_any_order_of_imports() -> None:
+    for first in ("import dapo_lit.train", "from dapo_lit.train import check_study", "import dapo_lit"):
+        code = f"{first}; from dapo_lit import train, ablate, report; print(*map(callable, (train, ablate, report)))"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout.split() == ["True"] * 3
+    assert list(inspect.signature(train).parameters)[:4] == ["experiment", "overrides", "regime", "steps"]
