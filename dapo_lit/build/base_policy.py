@@ -77,7 +77,8 @@ def find_base(policy: Policy, task: Task) -> BasePolicy:
             raise DamagedError(f"{folder} is not as it was shipped; install the package again")
         return BasePolicy(folder, shipped["weights"], f"shipped with dapo_lit (made on {shipped['processor']})")
     folder = prepare_base(base_spec(policy, task))
-    return BasePolicy(folder, weights_of(folder), f"pre-trained on this machine, {folder.parent}")
+    place = str(folder.parent).replace(str(Path.home()), "~", 1)  # it stands in run.json, which people share
+    return BasePolicy(folder, weights_of(folder), f"pre-trained on this machine, {place}")
 
 
 def pack_base(policy: Policy, task: Task, weights: str, bases: Path) -> str | None:
