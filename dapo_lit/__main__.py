@@ -17,6 +17,7 @@ COMMANDS = {
     "replay": "a recorded step under other switches",
     "plan": "memory, time and cost of a run before it is launched",
     "export": "a checkpoint as a Hugging Face folder",
+    "doctor": "what a run needs on this machine, and what is missing",
 }
 
 

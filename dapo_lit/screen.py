@@ -65,12 +65,13 @@ def print_table(
     """Prints a table; columns are aligned to the right except those in `left`. style: arguments of rich's Table."""
     from rich.console import Console  # rich takes a tenth of a second, and most imports of this file print no table
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(title_justify="left", **style)
     for column in columns:
         table.add_column(column, justify="left" if column in left else "right")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))  # as it is: rich would take `[tensorboard]` for a style
     Console(width=width).print(table)
 
 

@@ -68,6 +68,7 @@ WRONG = [
     ("train", [*FILE, "task.path=headless.csv"], "headless.csv problem,answer"),
     ("train", [SUMS, "task.template=broken.yaml"], "broken.yaml YAML"),
     ("train", [*FILE, "task.path=semicolon.csv"], "semicolon.csv ';'"),
+    ("doctor", ["--jsn"], "--jsn --json"),
     ("evaluate", ["policy=hf", "policy.path=models/none"], "policy.path models/none"),
     ("train", [SUMS, "task.template=plian"], "plain"),
     ("train", [SUMS, "reward.function=nowhere.reward"], "'nowhere'"),
