@@ -60,7 +60,7 @@ WRONG = [
     ),
     # data, model, reward
     ("train", [*FILE, "task.path=none.jsonl"], "none.jsonl task.path"),
-    ("train", [*FILE, "task.path=trl.jsonl"], "trl.jsonl 1 `problem`"),
+    ("train", [*FILE, "task.path=odd.jsonl"], "odd.jsonl 1 `problem`"),
     ("train", [*FILE, "task.path=good.jsonl"], "models/none"),
     ("train", [SUMS, "task=file", "task.template=plain", "task.path=words.jsonl", "task.eval_path=words.jsonl",
                "policy.path=models/none"], "words-0 'five' sympy dapo"),
@@ -102,7 +102,7 @@ if find_spec("tensorboard") is None:
 def folder(cache, tmp_path_factory):
     """Files with mistakes, and an older run that none of the mistakes may touch."""
     place = tmp_path_factory.mktemp("wrong")
-    (place / "trl.jsonl").write_text(json.dumps({"prompt": "1 + 1?", "solution": "2"}) + "\n")
+    (place / "odd.jsonl").write_text(json.dumps({"query": "1 + 1?", "solution": "2"}) + "\n")
     (place / "good.jsonl").write_text(json.dumps({"problem": "1 + 1?", "answer": "2"}) + "\n")
     (place / "words.jsonl").write_text(json.dumps({"problem": "2 + 3?", "answer": "five"}) + "\n")
     (place / "semicolon.csv").write_text("problem;answer\n1 + 1?;2\n")
