@@ -211,6 +211,8 @@ class RolloutEngine(ABC):
     """Responses of the last stream that a full key-value cache put back, to be computed again. None: not known."""
     facts: Mapping[str, Any] = {}
     """The engine in effect, for run.json; the environment may have changed what was asked for."""
+    draws: bool = True
+    """False if its samples are recorded: there is nothing to probe."""
     takes_weights: bool = True
     """False on a rank whose tensors sync_weights only has gathered: another rank passes them on."""
 

@@ -184,9 +184,14 @@ class RolloutDataModule(LightningDataModule):
         engine.sync_weights(PolicyTensors(module.policy), module.policy_version)
         self._given = module.policy_version
         seconds = time.perf_counter() - started
-        if self.config.preflight and not self._probed:
+        if self._probes:
             self._probe_engine()
         return seconds
+
+    @property
+    def _probes(self) -> bool:
+        """True until the engine has been probed, where there is one that draws."""
+        return self.config.preflight and self.collector.setup.engine.draws and not self._probed
 
     def _probe_engine(self) -> None:
         """Once a process, so in every run and every resumed one: compares the engine's samples with the policy."""
@@ -232,7 +237,7 @@ class RolloutDataModule(LightningDataModule):
         later = range(len(ahead) + 1, last + 1)
         given, weights = time.perf_counter(), None
         # The engine may be sampling; not if it was not probed yet: then the queue is that of a checkpoint.
-        if len(ahead) and later and (self._probed or not self.config.preflight):
+        if len(ahead) and later and not self._probes:
             weights = self._snapshot()
         elif later or collected is None:
             self.sync_weights()

@@ -148,6 +148,7 @@ class PlaybackEngine(RolloutEngine):
     """Gives back the samples of a recording; its own stream, in which whatever was submitted ends at the next step."""
 
     reproducible = True
+    draws = False
 
     def __init__(self, samples: Mapping[SampleKey, Sample]) -> None:
         self._samples = samples
