@@ -15,6 +15,7 @@ import claims
 import effects
 import forms
 import inline
+import key_use
 import measured
 import on_gpu
 import planned
@@ -57,7 +58,11 @@ PARTS: dict[str, Callable[[], str]] = {
 """Name of a part -> what makes it, the same on every page."""
 OF_FOLDER: dict[str, Callable[[Path], str]] = {"cells": provenance.cells}
 """Name of a part -> what makes it of the folder of its page."""
-FILES: dict[Path, Callable[[], str]] = {claims.FINDINGS: claims.findings, effects.FIGURE: effects.figure}
+FILES: dict[Path, Callable[[], str]] = {
+    claims.FINDINGS: claims.findings,
+    effects.FIGURE: effects.figure,
+    key_use.VARIED: key_use.counted,
+}
 PART = re.compile(r"^<!-- made: (\w+) -->\n(.*?)^<!-- end of \1 -->$", re.MULTILINE | re.DOTALL)
 
 

@@ -14,6 +14,8 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # the site's environment has the package's light dependencies, not the package
 
+from key_use import use_of  # noqa: E402
+
 from dapo_lit.cli.config_tree import composed_tree, resolved  # noqa: E402
 from dapo_lit.config import Config  # noqa: E402
 from dapo_lit.techniques import REGISTER  # noqa: E402
@@ -22,7 +24,7 @@ Schema = dict[str, Any]
 
 
 def keys() -> str:
-    """Every key of the training config: allowed values, the default run's value, its docstring in dapo_lit/config."""
+    """Every key of the training config: allowed values, the default run's value, its docstring, who uses it."""
     schema, default = Config.model_json_schema(), resolved(composed_tree([]))
     rows: dict[str, list[str]] = {}
     for key, spec in _leaves(schema, schema["$defs"]):
@@ -30,10 +32,17 @@ def keys() -> str:
         switch = REGISTER.get(key.removeprefix("algorithm.techniques."))
         text = switch.description if switch else spec.get("description", "")
         meaning = " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
-        rows.setdefault(section, []).append(f"| `{key}` | {_values(spec)} | {_default(default, key)} | {meaning} |")
-    head = "| key | values | default | meaning |\n|---|---|---|---|\n"
+        cells = (f"`{key}`", _values(spec), _default(default, key), meaning, use_of(key).words())
+        rows.setdefault(section, []).append(f"| {' | '.join(cells)} |")
+    head = "| key | values | default | meaning | used by |\n|---|---|---|---|---|\n"
     parts = [f"### {section}\n\n{head}" + "\n".join(lines) + "\n" for section, lines in rows.items()]
     return "\n".join(parts)
+
+
+def key_names() -> list[str]:
+    """Every key of the training config that holds a value."""
+    schema = Config.model_json_schema()
+    return [key for key, _ in _leaves(schema, schema["$defs"])]
 
 
 def _leaves(spec: Schema, named: dict[str, Schema], prefix: str = "") -> Iterator[tuple[str, Schema]]:
