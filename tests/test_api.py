@@ -56,9 +56,7 @@ def test_a_mistake_is_the_commands_message(tmp_path: Path) -> None:
         train("four_sums", reward=lambda prompts, completions: [], runs_dir=tmp_path)
 
 
-def test_rows_and_a_function_of_ones_own_train(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_and_a_function_of_ones_own_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dapo_lit.build.components import RunComponents
     from dapo_lit.cli.command import compose
 
