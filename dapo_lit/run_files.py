@@ -368,9 +368,15 @@ Row = dict[str, Annotated[float, Strict(), Field(allow_inf_nan=False)] | None]
 def _measured(row: dict[str, Any], place: object) -> dict[str, Any]:
     """A whole row, checked: numbers, and nulls for what is not finite. A number beyond a float32's is not, either."""
     named = checked(row.pop("not_finite", []), list[str], f"{place}, not_finite", remedy=f"; {RESTORE}")
-    checked(row, Row, place, remedy=f"; {RESTORE}")
-    beyond = [key for key, value in row.items() if value is not None and abs(value) > LARGEST]
-    return {**row, **dict.fromkeys(beyond), **({"not_finite": [*named, *beyond]} if named or beyond else {})}
+    numbers = checked(row, Row, place, remedy=f"; {RESTORE}")  # counts come back as floats
+    beyond = [key for key, value in numbers.items() if value is not None and abs(value) > LARGEST]
+    counts = {key: value for key, value in row.items() if isinstance(value, int) and abs(value) <= 2**53}
+    return {
+        **numbers,
+        **counts,
+        **dict.fromkeys(beyond),
+        **({"not_finite": [*named, *beyond]} if named or beyond else {}),
+    }
 
 
 def _last_branch(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
