@@ -80,7 +80,7 @@ def _undeclared(differences: Mapping[str, Mapping[str, Any]], declared: Collecti
         if key not in declared:
             first: dict[str, str] = {}  # an arm for each value
             for arm, value in values.items():
-                first.setdefault(repr(value), f"{arm}: {value}")
+                first.setdefault(repr(value), f"{arm}: {' '.join(str(value).split())}")  # a line, whatever the text
             shown = ", ".join(list(first.values())[:4])
             reasons.append(f"arms differ in {key}, which the study does not declare ({shown})")
     return reasons

@@ -143,6 +143,8 @@ def write_packed(runs: Iterable[Run], folder: Path) -> None:
 def pack(runs: Sequence[Run], folder: Path, before: Sequence[Run]) -> list[Run]:
     """Adds finished runs to the packed cells of `folder`, which are `before`; returns those added or replaced."""
     kept = {(run.arm, run.seed): run for run in before}
+    if not runs and not kept:
+        raise StudyError(f"{folder}: no cell has finished, so there is nothing to pack")
     added = [run for run in runs if run.folder.resolve() != (folder / run.arm / f"seed_{run.seed}").resolve()]
     write_packed({**kept, **{(run.arm, run.seed): run for run in added}}.values(), folder)
     return added
