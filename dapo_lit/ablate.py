@@ -5,8 +5,9 @@
 Finds the columns and proposes a prompt, makes the checks that every training makes, and trains a few steps without the
 technique. Where it has next to nothing to act on, the command stops and says so; for clip-higher it also tries more
 updates a step. Else it says what a study takes and what it can show, and runs one: DAPO with and without the technique,
-pair by pair, until the difference is decided. Again, the same command continues. Every other key of a training may
-follow, such as task.max_response_tokens=64, task.eval_path=test.csv, budget.steps=20.
+pair by pair, until the difference is decided. On a terminal it asks before it starts one (--yes: it does not ask;
+--plan: it stops there). Again, the same command continues. Every other key of a training may follow, such as
+task.max_response_tokens=64, task.eval_path=test.csv, budget.steps=20.
 """
 
 import argparse
@@ -45,6 +46,8 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[
     parser.add_argument("--model", required=True, help="a folder or a hub id")
     parser.add_argument("--data", required=True, help="problems and answers: JSONL, CSV, Parquet, a folder or a hub id")
     parser.add_argument("--reward", help="a rule of conf/reward (math, number, ...), or a function: module.function")
+    parser.add_argument("--plan", action="store_true", help="say what a study takes and can show, and stop")
+    parser.add_argument("--yes", action="store_true", help="start it without a question")
     options, own = parser.parse_known_args(arguments)
     if options.technique not in REGISTER:
         parser.error(f"{options.technique}: no such technique; {suggestion(options.technique, REGISTER)}")
@@ -54,7 +57,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[
 
 
 def ablate(options: argparse.Namespace, own: list[str], typed: str) -> list[str]:
-    """Probes; returns the command line of the study.
+    """Probes; returns the command line of the study, empty if it is not to be started.
 
     Raises UserError: something is wrong, or the technique cannot act here.
     """
@@ -69,7 +72,11 @@ def ablate(options: argparse.Namespace, own: list[str], typed: str) -> list[str]
     rows, acts = probe(technique, config, settings, 1)
     if acts:
         print("\n".join(cost(config, rows)), flush=True)
-        return ["-m", *settings, "preflight=false"]
+        study = ["-m", *settings, "preflight=false"]
+        if options.plan or not (options.yes or agreed()):
+            print(f"Nothing was started. To start it:\n{command('train', *study)}", flush=True)
+            return []
+        return study
     reason = f"{record.label} would have next to nothing to act on, so no study is run."
     if technique != "clip_higher":
         raise UserError(f"{reason}\n{record.condition.lever}")
@@ -80,6 +87,16 @@ def ablate(options: argparse.Namespace, own: list[str], typed: str) -> list[str]
     raise UserError(
         f"{reason}\nNor with {EPOCHS[-1]} times the epochs; a higher algorithm.optimizer.lr moves ratios too."
     )
+
+
+def agreed() -> bool:
+    """Asks on a terminal before hours begin; elsewhere nobody can answer, and whoever wrote the command meant it."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return True
+    try:
+        return input("Start it? [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
 
 
 def proposed(options: argparse.Namespace, own: Sequence[str]) -> list[str]:
@@ -250,6 +267,8 @@ def main(arguments: Sequence[str]) -> int:
     study: list[str] = []
     if code := exit_code_of(lambda: study.extend(ablate(options, own, typed))):
         return code
+    if not study:
+        return 0
     print(command("train", *study), flush=True)
     from dapo_lit import train
 

@@ -1,11 +1,13 @@
 """One command ablates a technique on a model folder and a file of problems."""
 
+import io
 import json
 import re
 
 import pytest
 from command_line import run_cli
 
+from dapo_lit.ablate import agreed
 from dapo_lit.build.components import RunComponents
 from dapo_lit.cli.command import compose
 
@@ -42,6 +44,23 @@ def test_it_finds_columns_probes_and_runs_the_study_which_the_same_command_conti
     before = {file: file.stat().st_mtime_ns for file in (folder[0] / "runs").rglob("metrics.jsonl")}
     assert ablate(folder).returncode == 0
     assert before == {file: file.stat().st_mtime_ns for file in before}
+
+
+def test_a_plan_says_what_a_study_takes_and_starts_none(folder):
+    done = ablate(folder, "study_name=planned", "--plan")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^  2 pairs: about .* minutes", done.stdout, re.MULTILINE)
+    assert "Nothing was started. To start it:\npython" in done.stdout
+    assert not (folder[0] / "runs" / "planned").exists()
+
+
+@pytest.mark.parametrize(("typed", "starts"), [("y\n", True), ("\n", False), ("n\n", False), ("", False)])
+def test_on_a_terminal_it_asks_before_hours_begin(monkeypatch, typed, starts):
+    assert agreed()  # no terminal: nobody could answer
+    for name, stream in (("stdin", io.StringIO(typed)), ("stdout", io.StringIO())):
+        stream.isatty = lambda: True
+        monkeypatch.setattr(f"dapo_lit.ablate.sys.{name}", stream)
+    assert agreed() is starts
 
 
 def test_a_technique_that_cannot_act_ends_the_command_before_a_study(folder):
