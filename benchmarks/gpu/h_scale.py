@@ -1,7 +1,7 @@
-"""Part h: an engine's start in the trainer's process, weights over NCCL, steps ahead, the host's share of a step.
+"""Part h: an engine's start in the trainer's process, weights to a server, steps ahead, the host's share of a step.
 
-Whatever vLLM's start changes in the process fails the part. Weights go to a server on a second GPU, over NCCL and
-through a folder; on a CPU through the folder alone. Without vLLM both are left out. The sampler ahead is torch's, in a
+Whatever vLLM's start changes in the process fails the part. Weights go to a server on a second GPU or, without
+a GPU, on the CPU. Without vLLM both are left out. The sampler ahead is torch's, in a
 thread. What fails is recorded, and the rest is measured all the same.
 """
 
@@ -60,17 +60,16 @@ def process(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def weights(args: argparse.Namespace) -> dict[str, Any]:
-    if torch.cuda.device_count() > 1:
-        return sent("nccl", args.tiny) | sent("folder", args.tiny)
-    return {"nccl": "not measured: needs 2 GPUs"} | ({} if ON_GPU else sent("folder", args.tiny))
+    # On one GPU the server would have to share it with the trainer.
+    return sent(args.tiny) if torch.cuda.device_count() > 1 or not ON_GPU else {"folder": "not measured: needs 2 GPUs"}
 
 
-def sent(transfer: Any, tiny: bool) -> dict[str, Any]:
+def sent(tiny: bool) -> dict[str, Any]:
     """Milliseconds of a sync to one server, and how far its log-probs are then from the trainer's."""
     config = type(CONFIG)(**CONFIG.to_dict() | ({} if tiny else {"intermediate_size": 131_072}))
     model = AutoModelForCausalLM.from_config(config, dtype=DTYPE).to(DEVICE).eval()
     with tempfile.TemporaryDirectory() as shared, open(f"{shared}/log", "w+b") as log:
-        settings = ServerSettings(("http://127.0.0.1:8763",), Path(shared), 64, 16, transfer=transfer, wait_s=240.0)
+        settings = ServerSettings(("http://127.0.0.1:8763",), Path(shared), 64, 16, wait_s=240.0)
         command = serve_command(write_config(config, DTYPE, settings.folder), DTYPE, settings, "127.0.0.1", "8763")
         server = serve(command, log)
         try:
@@ -81,7 +80,7 @@ def sent(transfer: Any, tiny: bool) -> dict[str, Any]:
         finally:
             os.killpg(server.pid, signal.SIGKILL)
             server.wait()
-    return {f"{transfer}: ms for {model.num_parameters():,} parameters": ms, f"{transfer}: log-probs apart": apart}
+    return {f"folder: ms for {model.num_parameters():,} parameters": ms, "folder: log-probs apart": apart}
 
 
 def steps_ahead(args: argparse.Namespace) -> dict[str, Any]:

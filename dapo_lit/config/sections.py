@@ -158,8 +158,6 @@ class VllmServer(Section):
     """`http://host:port` of each server; each rank samples from its own."""
     folder: str | None
     """A folder that trainer and servers share under this path, for passing weights."""
-    transfer: Literal["folder", "nccl"]
-    """Pass weights through files, or from GPU to GPUs (not run here)."""
     wait_s: Annotated[float, Field(ge=0)]
     """Seconds to wait for an unreachable server, at the start and after a failure."""
 

@@ -87,10 +87,9 @@ def engines(config: PlanConfig, memory: Memory) -> Engines:
 
 def link_bytes_s(config: PlanConfig) -> float:
     """The way of the weights to an engine."""
-    server = config.rollout.engine == "vllm" and config.rollout.vllm.placement == "server"
-    if server and config.rollout.vllm.server.transfer == "folder":
+    if config.rollout.engine == "vllm" and config.rollout.vllm.placement == "server":
         return FOLDER_BYTES_S / 2  # written, then read
-    across = server or config.trainer.num_nodes > 1
+    across = config.trainer.num_nodes > 1
     return 1e9 * (config.hardware.network_gb_s if across else config.hardware.nvlink_gb_s)
 
 

@@ -41,7 +41,7 @@ from dapo_lit.switches.algorithm import collection_rules, loss_mask, reward_shap
 
 
 class PolicyTensors:
-    """The policy's tensors, which can be iterated repeatedly: a transfer may ask for names and shapes first."""
+    """The policy's tensors, which can be iterated repeatedly."""
 
     def __init__(self, policy: PreTrainedModel) -> None:
         self.policy = policy

@@ -12,16 +12,12 @@ import socket
 import threading
 import time
 from pathlib import Path
-from queue import Queue
 from types import SimpleNamespace
 from typing import Any
 
-import torch
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
-from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo
-from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo, NCCLWeightTransferUpdateInfo
 from vllm.entrypoints.rl.online import api_router as weights
 from vllm.entrypoints.serve.dev.cache import api_router as cache
 from vllm.entrypoints.serve.dev.rpc import api_router as rpc
@@ -33,15 +29,12 @@ from dapo_lit.engines.vllm_server.guard import TokenGuard
 class FakeEngine:
     """What the routes call. `events` has every call in order."""
 
-    def __init__(self, gpus: int, group: "FakeGroup | None") -> None:
+    def __init__(self, gpus: int) -> None:
         self.events: list[str] = []
         self.label = "default"
         self.sampled: list[dict[str, Any]] = []
-        self.loaded: dict[str, torch.Tensor] = {}
         self.token_s = 0.0
         """Seconds that a token takes."""
-        self.group = group
-        self.sent: Queue[torch.Tensor] = Queue()
         parallel = SimpleNamespace(world_size_across_dp=gpus, world_size=gpus)
         self.vllm_config = SimpleNamespace(parallel_config=parallel)
 
@@ -57,19 +50,6 @@ class FakeEngine:
         self.events.append("version")
         self.label = label
 
-    async def init_weight_transfer_engine(self, request: Any) -> None:
-        assert self.group is not None
-        await asyncio.to_thread(self.group.join, NCCLWeightTransferInitInfo(**request.init_info), self.sent)
-        self.events.append("init")
-
-    async def update_weights(self, request: Any) -> None:
-        info = NCCLWeightTransferUpdateInfo(**request.update_info)
-        for name, dtype, shape in zip(info.names, info.dtype_names, info.shapes, strict=True):
-            tensor = await asyncio.to_thread(self.sent.get, timeout=20)
-            assert (tensor.dtype, list(tensor.shape)) == (getattr(torch, dtype), shape), name
-            self.loaded[name] = tensor
-        self.events.append("update")
-
     def __getattr__(self, name: str) -> Any:
         """Any other call of the routes, which does nothing and succeeds."""
 
@@ -80,48 +60,17 @@ class FakeEngine:
         return called
 
 
-class FakeGroup:
-    """A communicator of NCCL: every member must join before anyone goes on, and gets what rank 0 broadcasts."""
-
-    def __init__(self) -> None:
-        self.offsets: list[int] = []
-        self.world: set[int] = set()
-        self.members: list[Queue[torch.Tensor]] = []
-        self.complete = threading.Event()
-
-    def join(self, info: NCCLWeightTransferInitInfo, member: "Queue[torch.Tensor]") -> None:
-        self.offsets.append(info.rank_offset)
-        self.world.add(info.world_size)
-        self.members.append(member)
-        assert self.complete.wait(20), "rank 0 never joined"
-
-    def open_trainer_endpoint(self, place: NCCLTrainerInitInfo) -> "FakeGroup":
-        self.world.add(place.world_size)
-        self.complete.set()
-        return self
-
-    def broadcast(self, tensor: torch.Tensor, src: int, stream: object) -> None:
-        assert src == 0
-        assert tensor.is_contiguous()
-        for member in self.members:
-            member.put(tensor.clone())
-
-    def destroy(self) -> None:
-        pass
-
-
 class FakeServer:
     """Serves until `kill`, which breaks off every response."""
 
     def __init__(
         self,
         gpus: int = 1,
-        group: FakeGroup | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
         dtype: str = "bfloat16",
     ) -> None:
-        self.engine = FakeEngine(gpus, group)
+        self.engine = FakeEngine(gpus)
         self.model, self.host = "", host
         self.vocabulary, self.ends = 8, False
         app = FastAPI()

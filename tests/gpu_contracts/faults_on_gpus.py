@@ -40,8 +40,6 @@ FAULTS_ON_GPUS = (
         ("tests/gpu_contracts/test_kernels.py", "-k", "optimiser")),
     Fault("token weights stay on the host", "step/updates.py",
         "        weights = weights.to(self.forward.device)\n", "", ("tests/lit/test_whole_update.py",)),
-    Fault("the workers of the second server get the ranks of the first", "engines/vllm_server/transfer.py",
-        "1 + sum(self.sizes[:index])", "1 + index", (SERVERS, "-k", "nccl")),
     Fault("more ranks than servers is refused", "engines/vllm_server/servers.py",
         "self._own = self._led or [ranks.rank % count]", "self._own = [self._led[0], *self._led[1:]]",
         (SERVERS, "-k", "orders")),

@@ -1,7 +1,6 @@
 """Several ranks on several servers: who gives orders, who samples where, and what happens when one dies."""
 
 from contextlib import ExitStack, closing
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,11 +11,11 @@ from transformers import AutoModelForCausalLM
 
 pytest.importorskip("vllm.entrypoints", reason="make test-gpu-contracts runs these")
 
-from fake_vllm_server import FakeGroup, FakeServer
+from fake_vllm_server import FakeServer
 
 from dapo_lit.engines.protocol import Sample, SampleKey, SampleRequest, Sampling, run_to_end
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
-from dapo_lit.engines.vllm_server import client, transfer
+from dapo_lit.engines.vllm_server import client
 from dapo_lit.engines.vllm_server.client import ServerError
 from dapo_lit.engines.vllm_server.command import ServerSettings, write_config
 from dapo_lit.engines.vllm_server.engine import VllmServerEngine
@@ -129,32 +128,3 @@ def test_a_server_that_stays_away_is_left_out_by_every_rank_and_none_left_is_an_
             return counts
 
     assert on_ranks(4, work) == [[4, 4]] * 4
-
-
-def test_weights_over_nccl_reach_every_worker_in_the_trainers_order(tmp_path, monkeypatch):
-    """Two servers of 2 and 4 GPUs, in vLLM's own messages; only the communicator is replaced."""
-    group = FakeGroup()
-    monkeypatch.setattr(transfer, "DEVICE", "cpu")
-    monkeypatch.setattr(transfer, "PACKED", False)  # packing needs streams of a GPU
-    monkeypatch.setattr(transfer.torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(transfer.torch.cuda, "current_stream", lambda: SimpleNamespace(synchronize=lambda: None))
-    monkeypatch.setattr(
-        "vllm.distributed.weight_transfer.nccl_engine.open_trainer_endpoint", group.open_trainer_endpoint
-    )
-    servers = [FakeServer(gpus, group) for gpus in (2, 4)]
-    with closing(engine(servers, tmp_path, Ranks(), transfer="nccl")) as made:
-        assert sorted(group.offsets) == [1, 3]  # rank 0 is the trainer, then the workers of each server
-        assert group.world == {7}
-        given = dict(tensors())
-        for version in range(2):
-            made.sync_weights(given.items(), version)
-        for server in servers:
-            assert set(server.engine.loaded) == set(given)
-            for name, tensor in server.engine.loaded.items():
-                assert torch.equal(tensor, given[name].to(torch.bfloat16)), name
-            assert server.engine.events.count("update") == 2
-            assert server.engine.events[0] == "init"
-        servers[1].kill()
-        with pytest.raises(ServerError):
-            made.sync_weights(given.items(), 3)
-    servers[0].kill()

@@ -4,7 +4,6 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 from transformers import PretrainedConfig
@@ -24,7 +23,6 @@ class ServerSettings:
     """Prompt and response together."""
     max_batch_size: int
     """Sequences decoded at once by each server."""
-    transfer: Literal["folder", "nccl"] = "folder"
     wait_s: float = 0.0
     """Seconds to wait for a server that does not answer yet."""
     fp32_head: bool = False
@@ -57,8 +55,6 @@ def serve_command(model: Path, dtype: torch.dtype, settings: ServerSettings, hos
         options.append("--middleware dapo_lit.engines.vllm_server.guard.TokenGuard")
     if settings.fp32_head:
         options.append("""--hf-overrides '{"head_dtype": "float32"}'""")
-    if settings.transfer == "nccl":
-        options.append("""--weight-transfer-config '{"backend": "nccl"}'""")
     # Development mode opens the routes that set weights; `guard.py` keeps others from them.
     invariant = "VLLM_BATCH_INVARIANT=1 " if settings.deterministic else ""
     return f"{invariant}VLLM_SERVER_DEV_MODE=1 VLLM_USE_V2_MODEL_RUNNER=0 vllm serve {model} {' '.join(options)}"

@@ -2,14 +2,13 @@
 
 A server is started by hand or by the cluster's scheduler, with dummy weights from a folder that holds only the policy's
 config, and this engine checks that it is the right one. At every sync the weights go into a folder that trainer and
-servers see under one path, and the servers load them in place; or over NCCL (transfer.py). Each sample comes back
-with the label of the weights that drew it, so a restarted server is detected.
+servers see under one path, and the servers load them in place. Each sample comes back with the label of the weights
+that drew it, so a restarted server is detected.
 
 Written against vLLM 0.32, whose token-in token-out endpoint and development routes it uses. Left out: starting servers,
 and balancing by anything but the number of requests under way. The trainer itself needs no vLLM for the folder.
 """
 
-import contextlib
 import shutil
 import time
 import uuid
@@ -29,7 +28,6 @@ from dapo_lit.engines.vllm_server.client import NoSuchRouteError, ServerClient, 
 from dapo_lit.engines.vllm_server.command import ServerSettings, serve_command, write_config
 from dapo_lit.engines.vllm_server.servers import Servers
 from dapo_lit.engines.vllm_server.stream import VllmServerStream
-from dapo_lit.engines.vllm_server.transfer import NcclTransfer
 from dapo_lit.files import replacing
 from dapo_lit.ranks import SINGLE_PROCESS, Ranks
 
@@ -77,8 +75,6 @@ class VllmServerEngine(RolloutEngine):
         try:
             for url in [self._client.urls[index] for index in self._servers.usable]:
                 self._check(url)
-            nccl = settings.transfer == "nccl"
-            self._nccl = NcclTransfer(settings.urls, ranks) if nccl else None
         except BaseException:
             self._client.close()
             raise
@@ -144,16 +140,10 @@ class VllmServerEngine(RolloutEngine):
         # From here on no rank samples.
         # A server may have come back since the last step, with dummy weights.
         self._servers.agree(self._check_once, self.settings.wait_s)
-        self._check_none_lost()
         # Requests that were dropped may still be on their way out.
         # Loading under running requests would mix two versions in one response.
         self._servers.order("/pause?mode=abort")
-        self._check_none_lost()
-        if self._nccl is not None:
-            self._label = self.ranks.first(lambda: f"{uuid.uuid4().hex[:8]}-{version}")
-            self._model.check_names(self._nccl.send(lambda: self._model.tensors(named_tensors), self._dtype))
-        else:
-            self._load_files(named_tensors, version)
+        self._load_files(named_tensors, version)
         self.ranks.gather(None)  # every server has them
         self._servers.order("/update_weight_version", {"new_version": self._label})
         self._servers.order("/resume")
@@ -161,13 +151,7 @@ class VllmServerEngine(RolloutEngine):
         self._reset_cache()
         # All ranks leave out the same servers: one that missed these weights must not sample for any of them.
         self._servers.agree_on_lost()  # every other server may be sampled from
-        self._check_none_lost()
         self.version = version
-
-    def _check_none_lost(self) -> None:
-        if self._nccl is not None and self._servers.lost:
-            lost = ", ".join(self._client.urls[index] for index in sorted(self._servers.lost))
-            raise ServerError(f"{lost}: a lost server cannot be left out of transfer=nccl")
 
     def _load_files(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         # Read by all since they trained together.
@@ -217,10 +201,6 @@ class VllmServerEngine(RolloutEngine):
         if self._closed:
             return
         self._closed = True
-        if self._nccl is not None:
-            # One that is gone has nothing to shut down.
-            with contextlib.suppress(ServerError):
-                self._nccl.close()
         self._client.close()
         if self.ranks.rank == 0 and self._weights is not None:
             shutil.rmtree(self._weights, ignore_errors=True)
