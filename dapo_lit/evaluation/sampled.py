@@ -1,6 +1,7 @@
 """Sampled evaluation: k responses to each problem; avg@k, unbiased pass@k and cons@k."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -156,10 +157,18 @@ def evaluated_samples(
                 logprob=sum(sample.rollout_logprobs.tolist()),
             )
 
+    # A reward may ask for all samples of a problem together.
+    sizes = Counter(request.key.problem_id for request in requests)
+    held: dict[str, list[tuple[SampleKey, RewardProblem, str]]] = {}
     for sample in engine.generate(requests, sampling):
-        text = decode(sample.response_ids.tolist())
+        text, problem = decode(sample.response_ids.tolist()), problems[sample.key.problem_id]
         unscored[sample.key] = sample, text
-        verifier.submit(sample.key, problems[sample.key.problem_id], text)
+        group = held.setdefault(problem.id, [])
+        group.append((sample.key, problem, text))
+        if not verifier.wants_groups or len(group) == sizes[problem.id]:
+            # By index, so that the function gets the same batch whichever sample ended first.
+            whole = sorted(held.pop(problem.id), key=lambda each: each[0].sample_index)
+            verifier.submit_group(whole)
         yield from scored(verifier.collect())
     yield from scored(verifier.drain(gives_up))
 

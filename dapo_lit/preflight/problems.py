@@ -3,6 +3,7 @@ a response, and tries reward functions on a few: one that cannot score ends a ru
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
 
 from dapo_lit.config import ConfigError
 from dapo_lit.data.problem import Problem
@@ -196,6 +197,7 @@ def try_rewards(
                 "every text a model may write; docs/rewards.md says how a function is called and what it may return"
             )
         warnings.append(message)
+    warnings += _batch_warnings(verifier, pairs[: len(right)])
     references = check_references(verifier, problems, key)
     if verifier.function and 2 * num_right < len(right):
         warnings.append(
@@ -208,6 +210,36 @@ def try_rewards(
     good = references.words or f"{num_right} of {len(right)} reference answers"
     words = f"{name.partition('.')[2]}: right are {good} and {len(praised)} of {len(pairs) - len(right)} junk texts"
     return Finding(words, (*references.warnings, *warnings), references.shown)
+
+
+TRIED_TWICE = 8
+"""Completions that are scored as one batch and in several."""
+
+
+def _batch_warnings(verifier: Verifier, pairs: Sequence[tuple[RewardProblem, str]]) -> list[str]:
+    """A warning about reward functions whose scores depend on what else is in their batch.
+
+    A run sends completions as they end, so its batches depend on timing: such a reward is another one in every run.
+    """
+    if not verifier.functions or verifier.wants_groups or not pairs:
+        return []
+    # Responses of growing length, so that a comparison with the rest of the batch shows.
+    chosen = [(problem, f"{'well, ' * n}{text}") for n, (problem, text) in zip(range(TRIED_TWICE), cycle(pairs))]
+    backwards = [*range(len(chosen))][::-1]
+    split = [backwards[:3], backwards[3:6], backwards[6:]]
+    whole, *parts = verifier.score_batches([chosen, *([chosen[place] for place in part] for part in split)])
+    verifier.first_error = None
+    again = dict(zip([place for part in split for place in part], [s for part in parts for s in part], strict=True))
+    judged = [(score, again[place]) for place, score in enumerate(whole) if not (score.missing or again[place].missing)]
+    differing = sum((a.correct, a.value) != (b.correct, b.value) for a, b in judged)
+    if not differing:
+        return []
+    return [
+        f"{', '.join(verifier.functions)}: {differing} of {len(judged)} completions get another score when the same "
+        "completions come in another order and in other batches, and batches depend on timing, so no run could be "
+        "repeated. A score may depend on its own completion only; to compare those of a group, ask for whole groups by "
+        "a parameter: def reward(problems, completions, groups)"
+    ]
 
 
 def _first_wrong(texts: Sequence[str], verdicts: Sequence[bool]) -> str:

@@ -1,29 +1,24 @@
 """Rewards of your own, and the weighted sum of several.
 
-A reward function scores a batch: `def reward(problems, completions) -> list[Score]`, or, as TRL calls them,
-`def reward(prompts, completions, **columns) -> list[float]`. It runs in a worker process, under the deadline. Its
+A reward function scores a batch: `def reward(problems, completions) -> list[Score]`, or has a signature of another
+trainer (signatures.py). It runs in a worker process, under the deadline. Its
 module may have a function `prepare()`, called once a worker before any deadline runs: loading a model belongs there;
 and a number `MEMORY_MB`, the address space a worker needs for it.
 """
 
 import importlib.util
-import inspect
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
 from numbers import Real
-from typing import Any
 
-from dapo_lit.imports import check_given, named_object
+from dapo_lit.imports import check_given
 from dapo_lit.rewards.score import Score
 
 LENGTH_CHARS = 4000
 """The `length` reward is the number of characters over this, at most 1."""
 BUILT_IN = ("correctness", "format", "length")
-ANSWER_COLUMNS = ("answer", "solution", "ground_truth")
-"""Names under which a function with TRL's signature finds the reference answer."""
 
 
 @dataclass(frozen=True)
@@ -59,52 +54,6 @@ def check_path(path: str) -> None:
         raise ValueError(
             f"the module {module!r} of the reward function {name!r} is not found; is its folder on PYTHONPATH?"
         )
-
-
-def load_function(path: str) -> RewardFunction:
-    """The function at `package.module.function`, after its module's `prepare()` if there is one.
-
-    A function with TRL's signature is adapted.
-    Raises AttributeError, ImportError, TypeError, or what the module raises.
-    """
-    function = named_object(path)
-    if not callable(function):
-        raise TypeError(f"{path} is not a function but a {type(function).__name__}")
-    prepare = getattr(sys.modules[path.rpartition(".")[0]], "prepare", None)
-    if prepare is not None:
-        prepare()
-    loaded: RewardFunction = adapted(function) if has_trl_signature(function) else function
-    return loaded
-
-
-def has_trl_signature(function: Callable[..., Any]) -> bool:
-    """True if the function's parameters are named as TRL passes them: `prompts` or `completions` comes first.
-
-    >>> has_trl_signature(lambda completions, **columns: 0), has_trl_signature(lambda problems, completions: 0)
-    (True, False)
-    """
-    try:
-        names = list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # a callable written in C
-        return False
-    return "problems" not in names and ("prompts" in names or names[:1] == ["completions"])
-
-
-def adapted(function: Callable[..., Any]) -> RewardFunction:
-    """Calls a function with TRL's signature: the problems' statements, the completions, and the columns by name."""
-    parameters = inspect.signature(function).parameters.values()
-    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-    wanted = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
-
-    @wraps(function)
-    def call(problems: Sequence[RewardProblem], texts: Sequence[str]) -> Any:
-        columns: dict[str, list[Any]] = {name: [problem.answer for problem in problems] for name in ANSWER_COLUMNS}
-        for name in dict.fromkeys(name for problem in problems for name in problem.meta):
-            columns[name] = [problem.meta.get(name) for problem in problems]
-        columns |= {"prompts": [problem.problem for problem in problems], "completions": list(texts)}
-        return function(**(columns if takes_all else {name: columns[name] for name in wanted if name in columns}))
-
-    return call
 
 
 def needed_memory_mb(function: RewardFunction) -> int:

@@ -2,12 +2,13 @@
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 from dapo_lit.rewards.functions import BUILT_IN, RewardProblem, built_in_value, check_path, check_weights
 from dapo_lit.rewards.score import Score
+from dapo_lit.rewards.signatures import asks_for_groups
 from dapo_lit.rewards.supervisor import Outcome, Supervisor, Task
 from dapo_lit.rewards.worker import Comparison, Rewarding, Setup
 from math_answers.extraction import Extraction, extract
@@ -77,6 +78,7 @@ class Verifier:
         """The first error of a worker or a reward function, with its traceback if there is one."""
         self.service_s: deque[float] = deque(maxlen=100_000)
         """Seconds that each of the last tasks took in a worker, without waiting."""
+        self._by_groups = frozenset(path for path in self.functions if asks_for_groups(path))
         self._workers = workers
         self._supervisor: Supervisor | None = None
         self._closed = False
@@ -88,21 +90,48 @@ class Verifier:
         self._number = 0
 
     def submit(self, ticket: Ticket, problem: RewardProblem, text: str) -> None:
-        """Queue one response; returns at once. Its score comes back under `ticket` from `collect` or `drain`."""
+        """Queue one response; returns at once. Its score comes back under `ticket` from `collect` or `drain`.
+
+        For a function that asks for whole groups it is a group by itself.
+        """
+        self._submit([(ticket, problem, text)], self._by_groups)
+
+    def submit_group(self, completions: Iterable[tuple[Ticket, RewardProblem, str]]) -> None:
+        """Queue all completions of one problem together, for functions that ask for whole groups (`wants_groups`)."""
+        self._submit(completions, self._by_groups)
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """Paths of the reward functions: the one that decides and those of `weights`."""
+        paths = dict.fromkeys([self.function, *(self.weights or ())])
+        return tuple(path for path in paths if path is not None and path not in BUILT_IN)
+
+    @property
+    def wants_groups(self) -> bool:
+        """True if a function asks for whole groups, so that responses belong into `submit_group`."""
+        return bool(self._by_groups)
+
+    def _submit(self, completions: Iterable[tuple[Ticket, RewardProblem, str]], whole: Collection[str]) -> None:
+        """whole: functions that get exactly these completions, and not with others or in parts."""
         if self._closed:
             raise RuntimeError("the verifier is closed")
-        response = _Response(ticket, problem, text, extract(text, self.extraction))
-        for name in self.weights or ():
-            if name in BUILT_IN:
-                response.values[name] = built_in_value(name, text, response.prediction)
-            else:
-                self._queue(name, response)
-        if self.function is not None:
-            self._queue(self.function, response)
-        else:
-            self._compare(response)
+        responses = [_Response(ticket, p, text, extract(text, self.extraction)) for ticket, p, text in completions]
+        for response in responses:
+            for name in self.weights or ():
+                if name in BUILT_IN:
+                    response.values[name] = built_in_value(name, response.text, response.prediction)
+            for path in self.functions:
+                response.waiting += 1
+                if path not in whole:
+                    self._batches.setdefault(path, []).append(response)
+            if self.function is None:
+                self._compare(response)
+        for path in self.functions:
+            if path in whole:
+                self._send(path, responses)
         self._send_batches()
-        self._finish_if_complete(response)
+        for response in responses:
+            self._finish_if_complete(response)
 
     def collect(self) -> list[tuple[Ticket, Score]]:
         """The scores that are ready, in the order in which they were decided; never waits."""
@@ -123,10 +152,21 @@ class Verifier:
     def score(self, pairs: Sequence[tuple[RewardProblem, str]]) -> list[Score]:
         """The scores of `pairs`, in their order. No other response may be pending."""
         self._refuse_pending()
+        groups: dict[Hashable, list[tuple[Ticket, RewardProblem, str]]] = {}
         for index, (problem, text) in enumerate(pairs):
-            self.submit(index, problem, text)
+            groups.setdefault(problem.id if self.wants_groups else index, []).append((index, problem, text))
+        for group in groups.values():
+            self.submit_group(group)
         scores = dict(self.drain())
         return [scores[index] for index in range(len(pairs))]
+
+    def score_batches(self, batches: Sequence[Sequence[tuple[RewardProblem, str]]]) -> list[list[Score]]:
+        """The scores of each batch, of which every function gets one at a time. No other response may be pending."""
+        self._refuse_pending()
+        for number, batch in enumerate(batches):
+            self._submit([((number, place), *pair) for place, pair in enumerate(batch)], self.functions)
+        scores = dict(self.drain())
+        return [[scores[number, place] for place in range(len(batch))] for number, batch in enumerate(batches)]
 
     def equivalent(self, pairs: Sequence[tuple[str, str]]) -> list[bool]:
         """True if the answers of each pair, as `extract` returns them, are the same under the rule; for votes.
@@ -191,10 +231,6 @@ class Verifier:
     def _reference(self, answer: str) -> str:
         return find_reference(answer) if self.extraction == "auto" else answer
 
-    def _queue(self, path: str, response: _Response) -> None:
-        response.waiting += 1
-        self._batches.setdefault(path, []).append(response)
-
     def _send_batches(self) -> None:
         """Sends what waits for reward functions: at once to an idle worker, else when a batch is full."""
         for path, waiting in self._batches.items():
@@ -212,12 +248,8 @@ class Verifier:
     def _pool(self) -> Supervisor:
         if self._supervisor is None:
             symbolic = self.function is None and self.rule == "sympy"
-            self._supervisor = Supervisor(Setup(symbolic, self._functions()), self._workers)
+            self._supervisor = Supervisor(Setup(symbolic, self.functions), self._workers)
         return self._supervisor
-
-    def _functions(self) -> tuple[str, ...]:
-        paths = dict.fromkeys([self.function, *(self.weights or ())])
-        return tuple(path for path in paths if path is not None and path not in BUILT_IN)
 
     def _next_number(self) -> int:
         self._number += 1
@@ -253,12 +285,13 @@ class Verifier:
             self._finish_if_complete(response)
 
     def _take_rewards(self, path: str, responses: list[_Response], outcome: Outcome) -> None:
-        if (outcome.timed_out or outcome.error) and len(responses) > 1:
+        fails = outcome.timed_out or outcome.error is not None
+        if fails and len(responses) > 1 and path not in self._by_groups:
             for response in responses:  # one of them is the cause: each is repeated with its own deadline
                 self._send(path, [response])
             return
         failed = Score(False, self.wrong_value, timed_out=outcome.timed_out, error=outcome.error)
-        scores = [Score(**score) for score in outcome.result] if outcome.result is not None else [failed]
+        scores = [Score(**each) for each in outcome.result] if outcome.result is not None else [failed] * len(responses)
         for response, score in zip(responses, scores, strict=True):
             if score.error is not None:
                 score = replace(score, error=f"{path}: {score.error}")

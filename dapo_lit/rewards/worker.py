@@ -22,10 +22,10 @@ from dapo_lit.rewards.functions import (
     RewardFunction,
     RewardProblem,
     call_function,
-    load_function,
     needed_memory_mb,
     without_surrogates,
 )
+from dapo_lit.rewards.signatures import load_function
 from math_answers.compare import compare_answers
 
 OUT_OF_MEMORY = 77

@@ -39,7 +39,12 @@ ANOTHER_WAIT_S = 10.0
 class Verdicts(Protocol):
     """The scorer of samples: a Verifier, or the verdicts of a recording."""
 
+    @property
+    def wants_groups(self) -> bool: ...
+
     def submit(self, ticket: SampleKey, problem: RewardProblem, text: str) -> None: ...
+
+    def submit_group(self, completions: Sequence[tuple[SampleKey, RewardProblem, str]]) -> None: ...
 
     def collect(self) -> list[tuple[Any, Score]]: ...
 
@@ -115,6 +120,9 @@ class RankSampling:
         self._stream: SampleStream = setup.engine.open(setup.sampling)
         self._in_flight: Counter[tuple[int, str, int]] = Counter()  # samples of each group
         self._unscored: dict[SampleKey, tuple[Sample, str]] = {}
+        # Of a reward that asks for whole groups: samples that wait for the others of their group, and its size.
+        self._held: dict[tuple[int, str, int], list[tuple[SampleKey, RewardProblem, str]]] = {}
+        self._sizes: Counter[tuple[int, str, int]] = Counter()
         # Since the last report:
         self._new: list[SampleRequest] = []
         self._scored: list[Completion] = []
@@ -147,6 +155,7 @@ class RankSampling:
         """The last tick: takes everything out of the verifier."""
         try:
             self._withdraw(unwanted)
+            self._reopen()
             self._score(self._setup.verifier.drain(self._progress.waits_for_rewards))
         except Exception as error:
             self.failure = error
@@ -173,6 +182,7 @@ class RankSampling:
         started = turned = time.perf_counter()
         new, self._new = self._new, []
         self._in_flight.update(_group(request.key) for request in new)
+        self._sizes.update(_group(request.key) for request in new)
         self._stream.submit(new)
         # Scoring runs in worker processes meanwhile; this loop only hands over what has ended.
         while self._stream.pending and not self._tick_ends(steps, started):
@@ -209,10 +219,31 @@ class RankSampling:
             key, text = sample.key, setup.decode(sample.response_ids.tolist())
             # The verifier gets text only: tokens would be copied to its processes and back.
             self._unscored[key] = sample, text
-            setup.verifier.submit(key, _asked(self._problem(key), key), text)
-            self._in_flight[_group(key)] -= 1
-            closed_group |= not self._in_flight[_group(key)]
+            problem, group = _asked(self._problem(key), key), _group(key)
+            self._in_flight[group] -= 1
+            closed_group |= not self._in_flight[group]
+            if not setup.verifier.wants_groups:
+                setup.verifier.submit(key, problem, text)
+                continue
+            held = self._held.setdefault(group, [])
+            held.append((key, problem, text))
+            if len(held) == self._sizes[group]:
+                # By index, so that the function gets the same batch whichever sample ended first.
+                setup.verifier.submit_group(sorted(self._held.pop(group), key=lambda each: each[0].sample_index))
         return closed_group
+
+    def _reopen(self) -> None:
+        """Gives samples back whose group did not get complete and is asked for as a whole. Without their last token,
+        which is drawn again, they go on as any that were stopped."""
+        for key, _, _ in [each for held in self._held.values() for each in held]:
+            sample, _ = self._unscored.pop(key)
+            *whole, (version, count) = sample.versions
+            self._withdrawn[key] = PartialSample(
+                sample.response_ids[:-1],
+                sample.rollout_logprobs[:-1],
+                (*whole, *([(version, count - 1)] if count > 1 else [])),
+            )
+        self._held = {}
 
     def _score(self, scores: Iterable[tuple[Any, Score]]) -> None:
         for key, score in scores:

@@ -1,6 +1,7 @@
 import pytest
 
-from dapo_lit.rewards.functions import RewardProblem, call_function, load_function, needed_memory_mb
+from dapo_lit.rewards.functions import RewardProblem, call_function, needed_memory_mb
+from dapo_lit.rewards.signatures import load_function
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,209 @@
+"""Loads reward functions, and calls those that were written for another trainer as that trainer calls them.
+
+A function of this package is `reward(problems, completions)`; with a third parameter `groups` it gets whole groups.
+TRL's, verl's and OpenRLHF's are told apart by the names of their parameters, plain or `async`. Any other is refused
+with the lines that adapt it.
+"""
+
+import asyncio
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from dapo_lit.imports import named_object
+from dapo_lit.rewards.functions import NoVerdictError, RewardFunction, RewardProblem
+from dapo_lit.rewards.score import Score
+
+ANSWER_COLUMNS = ("answer", "solution", "ground_truth")
+"""Names under which a function with TRL's signature finds the reference answer."""
+GROUPS = "groups"
+"""The parameter by which a function asks for whole groups: a list of the positions of each group's completions."""
+VERL, VERL_BATCH = ("solution_str", "ground_truth"), ("solution_strs", "ground_truths")
+OPENRLHF = ("queries", "prompts", "labels")
+CHAT_ERRORS = ("string indices must be integers", "'str' object has no attribute 'get'")
+"""What a function says that takes TRL's conversational completions, lists of messages, where it gets texts."""
+
+
+def load_function(path: str) -> RewardFunction:
+    """The function at `package.module.function`, after its module's `prepare()` if there is one.
+
+    Raises AttributeError, ImportError, TypeError (a signature that is not known), or what the module raises.
+    """
+    function = named_object(path)
+    if not callable(function):
+        raise TypeError(f"{path} is not a function but a {type(function).__name__}")
+    prepare = getattr(sys.modules[path.rpartition(".")[0]], "prepare", None)
+    if prepare is not None:
+        prepare()
+    return adapted(function, path)
+
+
+def adapted(function: Callable[..., Any], path: str) -> RewardFunction:
+    """The function as this package calls it."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a callable written in C
+        return function
+    names = set(parameters)
+    function = awaited(function)
+    adapter: Callable[..., RewardFunction] | None = None
+    if names.issuperset(VERL) or names.issuperset(VERL_BATCH):
+        adapter = as_verl_calls
+    elif names.issuperset(OPENRLHF):
+        adapter = as_openrlhf_calls
+    elif "problems" not in names and ("prompts" in names or [*parameters][:1] == ["completions"]):
+        adapter = as_trl_calls
+    if adapter is not None:
+        return adapter(function, parameters)
+    given: dict[str, Any] = {GROUPS: []} if GROUPS in names else {}
+    try:
+        inspect.Signature([*parameters.values()]).bind([], [], **given)
+    except TypeError:
+        shown = ", ".join(map(str, parameters.values()))
+        module, _, name = path.rpartition(".")
+        raise TypeError(
+            f"{path}({shown}) has none of the known signatures: (problems, completions), TRL's (prompts, completions, "
+            "**columns), verl's (data_source, solution_str, ground_truth, extra_info), OpenRLHF's (queries, prompts, "
+            f"labels). Adapt it in three lines: `from {module} import {name}`, `def reward(problems, completions):`, "
+            f"`    return [{name}(...) for problem, text in zip(problems, completions)]`"
+        ) from None
+    if not given:
+        return function
+
+    @wraps(function)
+    def with_groups(problems: Sequence[RewardProblem], texts: Sequence[str]) -> Any:
+        return function(problems, texts, **{GROUPS: [[*range(len(texts))]]})
+
+    return with_groups
+
+
+def awaited(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A plain function that waits for what an `async` one, or an object with an `async` call, returns."""
+    if not any(map(inspect.iscoroutinefunction, (function, type(function).__call__))):
+        return function
+
+    async def waits(*args: Any, **kwargs: Any) -> Any:
+        return await function(*args, **kwargs)
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return asyncio.run(waits(*args, **kwargs))
+
+    return call
+
+
+def asks_for_groups(path: str) -> bool:
+    """True if the function's definition has a parameter `groups`. Read from its source: this process imports no
+    reward."""
+    import ast
+
+    module, _, name = path.rpartition(".")
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None or not Path(spec.origin).is_file() or not spec.origin.endswith(".py"):
+        return False
+    try:
+        tree = ast.parse(Path(spec.origin).read_bytes())
+    except (SyntaxError, ValueError):  # the worker that imports it says so
+        return False
+    defined = (node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return any(
+        node.name == name and any(a.arg == GROUPS for a in (*node.args.args, *node.args.kwonlyargs)) for node in defined
+    )
+
+
+def _passed(columns: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]) -> Mapping[str, Any]:
+    """The columns that the function takes by name: all of them where it has `**columns`."""
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return columns
+    return {name: columns[name] for name in parameters if name in columns}
+
+
+def as_trl_calls(function: Callable[..., Any], parameters: Mapping[str, inspect.Parameter]) -> RewardFunction:
+    """TRL: `(prompts, completions, **columns) -> list[float]`, by name; texts, or lists of messages where it asks for
+    `completion[0]["content"]`."""
+    takes_chats = False
+
+    @wraps(function)
+    def call(problems: Sequence[RewardProblem], texts: Sequence[str]) -> Any:
+        nonlocal takes_chats
+        columns: dict[str, list[Any]] = {name: [problem.answer for problem in problems] for name in ANSWER_COLUMNS}
+        for name in dict.fromkeys(name for problem in problems for name in problem.meta):
+            columns[name] = [problem.meta.get(name) for problem in problems]
+        statements = [problem.problem for problem in problems]
+        plain = columns | {"prompts": statements, "completions": list(texts), GROUPS: [[*range(len(texts))]]}
+        chats = plain | {
+            "prompts": [[{"role": "user", "content": statement}] for statement in statements],
+            "completions": [[{"role": "assistant", "content": text}] for text in texts],
+        }
+        if not takes_chats:
+            try:
+                return function(**_passed(plain, parameters))
+            except (TypeError, AttributeError) as error:
+                if not str(error).startswith(CHAT_ERRORS):
+                    raise
+            takes_chats = True
+        return function(**_passed(chats, parameters))
+
+    return call
+
+
+def as_verl_calls(function: Callable[..., Any], parameters: Mapping[str, inspect.Parameter]) -> RewardFunction:
+    """verl: `(data_source, solution_str, ground_truth, extra_info)` of one completion, or of a batch with the plurals:
+    a number, or `{"score": ..., "acc": ...}`, where `acc` says whether it is right."""
+    of_batch = "solution_strs" in parameters
+
+    @wraps(function)
+    def call(problems: Sequence[RewardProblem], texts: Sequence[str]) -> Any:
+        rows = [
+            {
+                "data_source": problem.meta.get("data_source"),
+                "solution_str": text,
+                "ground_truth": problem.answer,
+                "extra_info": {**problem.meta, "index": problem.id},
+            }
+            for problem, text in zip(problems, texts, strict=True)
+        ]
+        if not of_batch:
+            return [_of_verl(function(**_passed(row, parameters))) for row in rows]
+        columns = {f"{name}s": [row[name] for row in rows] for name in rows[0]} if rows else {}
+        return [_of_verl(result) for result in function(**_passed(columns, parameters))]
+
+    return call
+
+
+def _of_verl(result: Any) -> Any:
+    if not isinstance(result, Mapping):
+        return result
+    if "score" not in result:
+        raise NoVerdictError(f"returned a dict with {', '.join(map(str, result))}, and verl's has `score`")
+    if "acc" not in result:
+        return result["score"]
+    answer = result.get("pred")
+    return Score(bool(result["acc"]), float(result["score"]), answer if isinstance(answer, str) else None)
+
+
+def as_openrlhf_calls(function: Callable[..., Any], parameters: Mapping[str, inspect.Parameter]) -> RewardFunction:
+    """OpenRLHF: `(queries, prompts, labels)`, a query being the prompt and its completion: numbers, or
+    `{"rewards": ..., "scores": ...}`, where a score of 1 is right."""
+
+    @wraps(function)
+    def call(problems: Sequence[RewardProblem], texts: Sequence[str]) -> Any:
+        columns = {
+            "queries": [problem.problem + text for problem, text in zip(problems, texts, strict=True)],
+            "prompts": [problem.problem for problem in problems],
+            "labels": [problem.answer for problem in problems],
+        }
+        result = function(**_passed(columns, parameters))
+        if not isinstance(result, Mapping):
+            return result
+        rewards = result.get("rewards")
+        if rewards is None or result.get("scores") is None:
+            return rewards if rewards is not None else result.get("scores")
+        pairs = zip(rewards, result["scores"], strict=True)
+        return [Score(float(score) == 1.0, float(reward)) for reward, score in pairs]
+
+    return call
