@@ -1,5 +1,6 @@
 """Files and folders that are either complete or absent, whatever happens while they are written."""
 
+import errno
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -26,7 +27,7 @@ def replacing(final: Path) -> Iterator[Path]:
             yield draft
             put_in_place(draft, final)
         except BaseException:
-            _remove(draft)
+            remove_any(draft)
             raise
 
 
@@ -42,7 +43,7 @@ def draft_of(final: Path) -> Path:
     The folder must exist: making it would train on into a stub of a run whose folder was moved.
     """
     draft = final.with_name(final.name + DRAFT)
-    _remove(draft)
+    remove_any(draft)
     return draft
 
 
@@ -64,11 +65,20 @@ def force_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def _remove(path: Path) -> None:
+def remove_any(path: Path) -> None:
+    """Removes a file or a folder, if it is there."""
     if path.is_dir():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_full(error: OSError) -> bool:
+    """True if an error says that a disk is full, or the user's part of it; pyarrow's have a text only."""
+    return error.errno in FULL or os.strerror(errno.ENOSPC) in str(error)
 
 
 @contextmanager

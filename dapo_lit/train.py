@@ -263,11 +263,13 @@ def train_in(folder: RunFolder, config: Config, parts: RunComponents, run_start:
         # Lightning turns Ctrl-C into SystemExit.
         cause = error.__context__ if isinstance(error, SystemExit) and error.__context__ else error
         status = "stopped" if isinstance(cause, KeyboardInterrupt) else "failed"
-        with suppress(HeldError):  # it is another process's run now, and the reason that is reported says so
+        # It may be another process's run now, or the disk is full: the reason that is reported says so.
+        with suppress(HeldError, OSError):
             reason = "Ctrl-C" if status == "stopped" else f"{type(cause).__name__}: {cause}"
             folder.write_run(status=status, error=reason)
-        if loggers:
-            loggers.close(exit_code=1)
+        with suppress(OSError):
+            if loggers:
+                loggers.close(exit_code=1)
         if isinstance(cause, OSError):
             folder.check_owner()  # what could not be written belongs to a folder that is no longer there
         if status == "failed":

@@ -31,6 +31,7 @@ from dapo_lit.config import Config, ConfigError, Section, config_folder, parse_a
 from dapo_lit.config.sections import section_of
 from dapo_lit.config.shipped import brings_regime
 from dapo_lit.errors import UserError, one_line
+from dapo_lit.files import is_full
 
 if TYPE_CHECKING:
     from dapo_lit.cli.study_launch import Sweep
@@ -48,9 +49,16 @@ def exit_code_of(run: Callable[[], None]) -> int:
         run()
     except USERS as error:
         is_hydras = isinstance(error, (HydraException, OmegaConfBaseException))
-        print(f"error: {composition_fault(error) if is_hydras else error}", file=sys.stderr)
+        print(f"error: {composition_fault(error) if is_hydras else in_words(error)}", file=sys.stderr)
         return 2
     return 0
+
+
+def in_words(error: Exception) -> str:
+    """The message of a user's error; of a full disk, what to do."""
+    if isinstance(error, OSError) and is_full(error):
+        return f"the disk is full: {error}; free some space, and resume=true continues the run"
+    return str(error)
 
 
 def compose_run(tree: DictConfig, schema: type[Schema]) -> Schema:
@@ -184,7 +192,7 @@ def attempt(
         run(config, overrides)
     except Exception as error:
         if isinstance(error, USERS):
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {in_words(error)}", file=sys.stderr)
             return 2, error
         # These load torch, as what raised this has.
         from dapo_lit.engines.protocol import EngineError

@@ -10,9 +10,12 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 
+from dapo_lit.border import checked
+from dapo_lit.errors import DamagedError
 from dapo_lit.evaluation.sampled import EvaluatedSample, Evaluation, SampleName
 from dapo_lit.run_files import EVALUATIONS, read_arrow, write_arrow, write_table
 
+REMEDY = "; restore it, or remove the folder to sample again"
 SCHEMA = pa.schema(
     [
         ("problem_id", pa.string()),
@@ -31,10 +34,20 @@ SCHEMA = pa.schema(
 
 
 def read_samples(folder: Path) -> dict[SampleName, EvaluatedSample]:
-    """All samples in samples.parquet; none where there is no file yet."""
-    file = folder / "samples.parquet"
+    """All samples in samples.parquet; none where there is no file yet.
+
+    Raises DamagedError: it cannot be read, or a value is of another type; one line with the row and the column.
+    """
+    file, found = folder / "samples.parquet", dict[SampleName, EvaluatedSample]()
     rows = read_arrow(file, SCHEMA.names).to_pylist() if file.is_file() else []
-    return {sample.name: sample for sample in (EvaluatedSample(**row) for row in rows)}
+    for number, row in enumerate(rows, 1):
+        sample = checked(row, EvaluatedSample, f"{file}, row {number}", remedy=REMEDY)
+        if sample.name in found:
+            raise DamagedError(
+                f"{file}, row {number}: a second sample {sample.sample_index} of {row['problem_id']}{REMEDY}"
+            )
+        found[sample.name] = sample
+    return found
 
 
 def write_samples(folder: Path, samples: Iterable[EvaluatedSample]) -> None:

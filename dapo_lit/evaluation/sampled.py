@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from pydantic import with_config
+
+from dapo_lit.border import EXACT, Flag, Number, Step
 from dapo_lit.engines.protocol import RolloutEngine, Sample, SampleKey, SampleRequest, Sampling
 from dapo_lit.evaluation.voting import VoteCounts, average, consensus, pass_at_k, vote_counts
 from dapo_lit.ranks import SINGLE_PROCESS, Ranks
@@ -23,6 +26,7 @@ SampleName = tuple[str, str, int]
 """(problem id, question digest, sample index)."""
 
 
+@with_config(EXACT)
 @dataclass(frozen=True)
 class EvaluatedSample:
     """One scored response, a row of the tables on disk."""
@@ -30,19 +34,19 @@ class EvaluatedSample:
     problem_id: str
     question_digest: str
     """Hash of the prompt and the reference answer, so that cached samples of an edited question are not reused."""
-    sample_index: int
+    sample_index: Step
     response: str
     extracted: str | None
     """The answer that was found in the response."""
-    correct: bool
-    timed_out: bool
+    correct: Flag
+    timed_out: Flag
     """The verifier's deadline passed: `correct` means nothing."""
-    num_tokens: int
+    num_tokens: Step
     """Includes the EOS token."""
-    truncated: bool
-    logprob: float
+    truncated: Flag
+    logprob: Number
     """Log-prob of the whole response in nats, under the distribution that it was sampled from."""
-    failed: bool = False
+    failed: Flag = False
     """The verifier failed: `correct` means nothing."""
 
     @property

@@ -5,10 +5,11 @@ disk, named in the run's manifest and renamed, so that a kill at any moment leav
 """
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from dapo_lit.files import DRAFT, add_path_to_oserror, draft_of, force_to_disk, put_in_place
+from dapo_lit.files import DRAFT, add_path_to_oserror, draft_of, force_to_disk, put_in_place, remove_any
 from dapo_lit.manifest import MANIFEST, difference, read_manifest, sum_of
 from dapo_lit.ranks import SINGLE_PROCESS, Ranks
 from dapo_lit.runs.run_manifest import step_of, update_manifest
@@ -22,15 +23,28 @@ def write_checkpoint(
     """Lets `write` make a draft file or folder, completes it under the name `final` and removes old checkpoints.
 
     With several ranks all of them write, and rank 0 renames once they have. `kept`: how many checkpoints to keep; None:
-    all. Raises OSError if it could not be written; the earlier checkpoints are untouched.
+    all. Raises OSError if it could not be written; the earlier checkpoints are untouched, and no draft is left.
     """
     draft = final.with_name(final.name + DRAFT)
     if ranks.rank == 0:
         draft_of(final)  # removes that of a killed process
     ranks.gather(None)
-    with add_path_to_oserror(final):
-        write(draft)
-    _complete(draft, final, ranks, kept)
+    with without_draft(draft, ranks):
+        with add_path_to_oserror(final):
+            write(draft)
+        _complete(draft, final, ranks, kept)
+
+
+@contextmanager
+def without_draft(draft: Path, ranks: Ranks) -> Iterator[None]:
+    """Removes what a failed write has left: on a full disk it would keep the disk full, and run.json could not be
+    written either."""
+    try:
+        yield
+    except BaseException:
+        if ranks.rank == 0:
+            remove_any(draft)
+        raise
 
 
 def _complete(draft: Path, final: Path, ranks: Ranks, kept: int | None) -> None:

@@ -12,6 +12,7 @@ from thread_ranks import ThreadRanks, on_ranks
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import Sampling
+from dapo_lit.errors import DamagedError
 from dapo_lit.evaluate import share_interval, summary
 from dapo_lit.evaluation.sample_store import read_samples, write_samples
 from dapo_lit.evaluation.sampled import (
@@ -167,6 +168,30 @@ def test_a_question_whose_answer_changed_is_asked_anew(tmp_path, prompts, engine
     assert [r.key.problem_id for r in engine.submitted[8:]] == ["a"] * 4
     evaluation = summarise(changed, 4, read_samples(tmp_path).values(), verifier)
     assert [s.correct for s in evaluation.samples[:4]] == [False, True, False, False]
+
+
+STORED = {
+    "verdicts null": (lambda t: t.assign(correct=None), "row 1: correct is None; it must be a boolean"),
+    "verdicts of text": (lambda t: t.assign(correct="x"), "row 1: correct is 'x'; it must be a boolean"),
+    "questions null": (lambda t: t.assign(question_digest=None), "row 1: question_digest is None"),
+    "samples below 0": (lambda t: t.assign(sample_index=-1), "row 1: sample_index is -1"),
+    "half a sample": (lambda t: t.assign(sample_index=0.5), "row 1: sample_index is 0.5; it must be an integer"),
+    "log-probs that are not finite": (lambda t: t.assign(logprob=float("-inf")), "row 1: logprob is -inf"),
+    "a response of bytes": (lambda t: t.assign(response=b"\xff"), "row 1: response"),
+    "a sample twice": (lambda t: pd.concat([t, t]), "row 9: a second sample"),
+    "a column less": (lambda t: t.drop(columns="failed"), "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_a_store_of_samples_of_other_types_is_refused_with_row_and_column(tmp_path, prompts, engine, verifier, name):
+    run(prompts, 4, engine, verifier, tmp_path)
+    change, reason = STORED[name]
+    file = tmp_path / "samples.parquet"
+    change(pd.read_parquet(file)).to_parquet(file)
+    with pytest.raises(DamagedError, match=f"samples.parquet.*{reason}") as refused:
+        read_samples(tmp_path)
+    assert "\n" not in str(refused.value)
 
 
 # --- intervals over questions ----------------------------------------------------------------------------------------

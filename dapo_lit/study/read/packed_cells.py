@@ -20,7 +20,6 @@ import pyarrow as pa
 from dapo_lit.border import (
     NUMBER,
     TEXT,
-    TRUTH,
     WHOLE,
     FolderName,
     check_size,
@@ -32,13 +31,11 @@ from dapo_lit.config.foreign import check_known_keys
 from dapo_lit.errors import DamagedError
 from dapo_lit.manifest import MANIFEST, sum_of, write_manifest
 from dapo_lit.run_files import checked_record, read_table, write_arrow
-from dapo_lit.study.read.run import AXES, Run, StudyError
+from dapo_lit.study.read.run import AXES, SAMPLE_KINDS, Run, StudyError
 
 CELLS, METRICS, SAMPLES = "cells.parquet", "metrics.parquet", "samples.parquet"
 CELL_KINDS = {"arm": TEXT, "seed": WHOLE}
 CELL = [*CELL_KINDS]
-SAMPLE_KINDS = {"problem_id": TEXT, "sample_index": WHOLE, "correct": TRUTH}
-SAMPLE = [*SAMPLE_KINDS]
 
 
 @dataclass(frozen=True)
@@ -126,10 +123,8 @@ def write_packed(runs: Iterable[Run], folder: Path) -> None:
         for run in listed
     ]
     metrics = [_labelled(run.metrics.reset_index(), run) for run in listed]
-    samples = [
-        _labelled(run.evaluation(name)[SAMPLE], run).assign(benchmark=name) for run in listed for name in run.benchmarks
-    ]
-    empty = pd.DataFrame(columns=[*CELL, *SAMPLE, "benchmark"])
+    samples = [_labelled(run.evaluation(name), run).assign(benchmark=name) for run in listed for name in run.benchmarks]
+    empty = pd.DataFrame(columns=[*CELL, *SAMPLE_KINDS, "benchmark"])
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
     table = pd.concat(metrics, ignore_index=True)

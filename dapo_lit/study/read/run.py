@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from dapo_lit.border import TEXT, TRUTH, WHOLE, checked_table
 from dapo_lit.config.identity import identity
 from dapo_lit.errors import UserError
 from dapo_lit.run_files import EVALUATIONS, read_table
@@ -22,6 +23,8 @@ AXES = {
 }
 """The five axes of budget, which every row of a run has."""
 
+SAMPLE_KINDS = {"problem_id": TEXT, "sample_index": WHOLE, "correct": TRUTH}
+"""What readers take of the samples of an evaluation."""
 USABLE = ("finished", "solved", "exhausted")
 """Statuses of a run that ended by its own rules; with any other it has no result."""
 
@@ -122,4 +125,5 @@ class Run:
         """Samples of the last evaluation (problem_id, sample_index, correct)."""
         if benchmark in self.packed_samples:
             return self.packed_samples[benchmark]
-        return read_table(max((self.folder / EVALUATIONS / benchmark).glob("step_*.parquet")))
+        file = max((self.folder / EVALUATIONS / benchmark).glob("step_*.parquet"))
+        return checked_table(read_table(file), SAMPLE_KINDS, file)
