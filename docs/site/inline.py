@@ -3,6 +3,9 @@
     json NAME a/b/c FORMAT          a value of benchmarks/results/NAME.json (or benchmarks/NAME.json)
     effect STUDY COMPARISON SHOW    an effect on the held-out accuracy, over base policies
     on METRIC STUDY COMPARISON SHOW     the same on another metric; METRIC may end in @FIRST-LAST, of rollout steps
+    where TECHNIQUE OTHER on|off SHOW   an effect on sums over the combinations in which another technique is on, or off
+    level METRIC STUDY ARM          the mean over an arm's runs of the number that arms are compared on
+    calibrated REGIME TECHNIQUE SHOW    the effect of the extreme setting, its d, the placebo, or whether it is admitted
     cost STUDY COMPARISON SHOW      tokens used, or needed to the level that the control ends on
     is NAME                         what a function of measured.py gives
 
@@ -13,17 +16,21 @@ that the study has) or two arms, `dapo:dapo-clip_higher`. SHOW is one of `SHOWS`
 would end the paragraph there (tests/test_made.py).
 """
 
+import json
 import re
 import shlex
 from collections.abc import Callable
 from functools import cache
 
 import measured
-from cells import cells, ratio
+import numpy as np
+from cells import ROOT, cells, ratio
+from effects import where
+from tables import calibrated_effect
 
 from dapo_lit.study.compare.contrasts import Contrast, Effect, compare_on, contrasts, difference
 from dapo_lit.study.compare.equal_budget import costs, per_step_metric
-from dapo_lit.study.read.outcomes import amount, primary_metric, unit
+from dapo_lit.study.read.outcomes import amount, outcome, primary_metric, unit
 
 MARK = re.compile(r"<!-- n: ([^>]+?) -->(.*?)<!-- /n -->", re.DOTALL)
 
@@ -111,18 +118,42 @@ SHOWS: dict[str, Callable[[Effect], str]] = {
 }
 
 
-def cost(study: str, words: str, shown: str) -> str:
+def level(metric: str, study: str, arm: str) -> str:
+    """Mean over runs of the number that arms are compared on; shares in percent.
+
+    The unit is in the text: a share is no difference.
+    """
+    found = [one for run in cells(study).of(arm) if (one := outcome(run, metric)) is not None]
+    return amount(metric, float(np.mean(found))) + (" %" if unit(metric) == "points" else f" {unit(metric)}".rstrip())
+
+
+def calibrated(regime: str, technique: str, shown: str) -> str:
+    """What a regime's calibration found of a technique."""
+    found = json.loads((ROOT / "conf" / "regime" / f"{regime}.calibration.json").read_text(encoding="utf-8"))
+    row = next(row for row in found["techniques"] if row["technique"] == technique)
+    match shown:
+        case "extreme":
+            return calibrated_effect(row["doses"][-1])
+        case "d":
+            return f"{row['doses'][-1]['d']:.1f}"
+        case "placebo":
+            return calibrated_effect(row["placebo"])
+        case "admitted":
+            return "it is admitted" if row["admitted"] else "it is not admitted"
+    raise SystemExit(f"a calibration has extreme, d, placebo and admitted, not {shown}")
+
+
+def cost(study: str, words: str | Contrast, shown: str) -> str:
     """Tokens of a comparison: `used`, with over without, or `needed` to the level that the control ends on."""
-    runs, one = cells(study), contrast(study, words)
+    runs, one = cells(study), contrast(study, words) if isinstance(words, str) else words
     if shown == "used":
         return f"x{ratio(study, one):.2f}"
     key = per_step_metric(runs, primary_metric(runs))
     needed = costs(runs, one, key)["tokens_generated"].needed if key else None
-    if needed is None:
-        raise SystemExit(f"experiments/{study}: {words} has no tokens needed")
-    at_least = "at least " if needed.never else ""
-    high = "–" if needed.high is None else f"{needed.high:.2f}"
-    return f"{at_least}x{needed.ratio:.2f} [{needed.low:.2f}, {high}]"
+    if needed is None or needed.never == needed.pairs:
+        return "no pair gets there" if needed else "–"
+    ends = ["–" if end is None else f"{end:.2f}" for end in (needed.low, needed.high)]
+    return f"{'at least ' if needed.never else ''}x{needed.ratio:.2f} [{', '.join(ends)}]"
 
 
 def text(key: str) -> str:
@@ -135,11 +166,17 @@ def text(key: str) -> str:
             return SHOWS[rest[2]](effect(rest[0], rest[1]))
         case "on":
             return SHOWS[rest[3]](effect(rest[1], rest[2], rest[0]))
+        case "where":
+            return SHOWS[rest[3]](where(rest[0], rest[1], rest[2] == "on"))
+        case "level":
+            return level(*rest)
+        case "calibrated":
+            return calibrated(*rest)
         case "cost":
             return cost(*rest)
         case "is":
             return measured.NAMED[rest[0]]()
-    raise SystemExit(f"<!-- n: {key} -->: not one of json, effect, on, cost, is")
+    raise SystemExit(f"<!-- n: {key} -->: not one of the kinds that inline.py lists")
 
 
 def filled(page: str) -> str:

@@ -22,6 +22,7 @@ import planned
 import provenance
 import published
 import rule
+import techniques
 from cells import ROOT
 from tables import calibration
 
@@ -56,8 +57,11 @@ PARTS: dict[str, Callable[[], str]] = {
     "plan_steps": planned.steps,
 }
 """Name of a part -> what makes it, the same on every page."""
-OF_FOLDER: dict[str, Callable[[Path], str]] = {"cells": provenance.cells}
-"""Name of a part -> what makes it of the folder of its page."""
+OF_PAGE: dict[str, Callable[[Path], str]] = {
+    "cells": lambda page: provenance.cells(page.parent),
+    "our_evidence": techniques.our_evidence,
+}
+"""Name of a part -> what makes it of the page that it is on."""
 FILES: dict[Path, Callable[[], str]] = {
     claims.FINDINGS: claims.findings,
     effects.FIGURE: effects.figure,
@@ -77,7 +81,7 @@ def made(page: Path) -> str:
 
     def part(found: re.Match[str]) -> str:
         name = found[1]
-        text = PARTS[name]() if name in PARTS else OF_FOLDER[name](page.parent)
+        text = PARTS[name]() if name in PARTS else OF_PAGE[name](page)
         return f"<!-- made: {name} -->\n\n{text.strip()}\n\n<!-- end of {name} -->"
 
     return inline.filled(PART.sub(part, page.read_text(encoding="utf-8")))

@@ -141,14 +141,14 @@ def calibration() -> str:
                 f"[{found['regime']}](../experiments/calibrate_{found['regime']})",
                 REGISTER[row["technique"]].label,
             ]
-            cells += [f"`{extreme['outcome']}`", _interval(extreme), f"{extreme['d']:.1f}"]
-            cells += [_interval(placebo), f"{placebo['d']:.1f}", "yes" if row["admitted"] else "no"]
-            cells.append(_interval(row["accuracy"]) if row.get("accuracy") else "")
+            cells += [f"`{extreme['outcome']}`", calibrated_effect(extreme), f"{extreme['d']:.1f}"]
+            cells += [calibrated_effect(placebo), f"{placebo['d']:.1f}", "yes" if row["admitted"] else "no"]
+            cells.append(calibrated_effect(row["accuracy"]) if row.get("accuracy") else "")
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def _interval(effect: dict[str, Any]) -> str:
+def calibrated_effect(effect: dict[str, Any]) -> str:
     """Mean and interval, of shares and accuracies in points."""
     share = effect["outcome"].endswith(("_frac", "accuracy")) or "/avg@" in effect["outcome"]
     digits, scale = (1, 100) if share else (2, 1)
