@@ -9,7 +9,7 @@
     cost STUDY COMPARISON SHOW      tokens used, or needed to the level that the control ends on
     is NAME                         what a function of measured.py gives
 
-FORMAT is a format of Python, `%` for percent with one digit, `,` for whole numbers, or `s` for text. A path with
+FORMAT is a format of Python, `%` for percent (`%0`: whole), `,` for whole numbers, or `s` for text. A path with
 blanks is in quotes.
 STUDY is a folder below experiments/. COMPARISON is a technique (its main effect in a factorial, else the one view of it
 that the study has) or two arms, `dapo:dapo-clip_higher`. SHOW is one of `SHOWS`. A mark never starts a line: Markdown
@@ -49,10 +49,12 @@ def value(name: str, path: str, shown: str) -> str:
 
 def formatted(number: float, shown: str) -> str:
     """
-    >>> formatted(0.0312, "%"), formatted(9202.7, ","), formatted(3.14159, ".2f")
-    ('3.1 %', '9,203', '3.14')
+    >>> formatted(0.0312, "%"), formatted(0.0312, "%0"), formatted(9202.7, ","), formatted(3.14159, ".2f")
+    ('3.1 %', '3 %', '9,203', '3.14')
     """
-    return f"{100 * number:.1f} %" if shown == "%" else f"{number:,.0f}" if shown == "," else format(number, shown)
+    if shown.startswith("%"):
+        return f"{100 * number:.{shown[1:] or 1}f} %"
+    return f"{number:,.0f}" if shown == "," else format(number, shown)
 
 
 @cache

@@ -44,6 +44,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "forms": forms.table,
     "skewed_effects": rule.skewed_effects,
     "agreement": measured.agreement,
+    "power": measured.power,
     "sampling_costs": measured.sampling_costs,
     "steps_ahead": measured.steps_ahead,
     "gpu_conditions": on_gpu.conditions,

@@ -6,7 +6,7 @@ Made of benchmarks/results, and of the JSON of simulations in benchmarks/.
 import json
 from collections.abc import Callable, Iterable
 from functools import cache
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from cells import ROOT
@@ -194,6 +194,52 @@ def shorter_answers() -> str:
     return between((1 - ratio for ratio in _against("completion_order", "length_mean")), ".0%")
 
 
+# The rule that decides, simulated (benchmarks/decision_rule.py), and ranks that stream (benchmarks/rank_streams.py)
+
+
+def errors(rule: str, bases: int, shown: str = ".1%") -> str:
+    """How often a rule decides something without any effect, over all kinds of noise."""
+    kinds = results("decision_rule")["false_decisions"].values()
+    return between((kind[rule][str(bases)][0] for kind in kinds), shown)
+
+
+def error_of_the_last() -> str:
+    """Of the last comparison of a family, with its upper bound, where it is largest."""
+    kinds = results("decision_rule")["false_decisions"].values()
+    found, bound = max(kind["spending, last of four"]["24"] for kind in kinds)
+    return f"{100 * found:.1f} % (upper bound {100 * bound:.1f} %)"
+
+
+def power() -> str:
+    """Markdown: how often each rule finds an effect, and with how many bases."""
+    lines = [
+        "| effect, sd of a pair | 12 bases: power | 24 bases: power | spending: power, mean bases | e-values |",
+        "|---|---|---|---|---|",
+    ]
+    for family in ("one", "of four"):
+        for size in ("0.9", "1.5"):
+            row = results("decision_rule")["finds"][size]
+            fixed = [f"{row[f'{count} bases, {family}'][0]:.2f}" for count in (12, 24)]
+            looking = ["{:.2f}, {:.1f}".format(*row[f"{rule}, {family}"]) for rule in ("spending", "e-values")]
+            name = size if size != "0.9" else f"{size}, {'one comparison' if family == 'one' else family}"
+            lines.append(f"| {name} | {' | '.join([*fixed, *looking])} |")
+    return "\n".join(lines)
+
+
+def looking(family: str, what: str) -> str:
+    """What looking costs in power, or saves in base policies, against 24 bases, at an effect of 0.9."""
+    row = results("decision_rule")["finds"]["0.9"]
+    (fixed, bases), (spending, used) = row[f"24 bases, {family}"], row[f"spending, {family}"]
+    return f"{100 * (fixed - spending):.0f}" if what == "power" else f"{bases - used:.0f}"
+
+
+def rank_stream(way: str) -> str:
+    """Mean seconds of a step, of engines and ticks of uneven speed."""
+    rows = results("rank_streams")["rows"]
+    row = next(row for row in rows if (row["spread_of_engines"], row["spread_of_ticks"]) == (0.1, 0.2))
+    return f"{fmean(row['seconds'][way]):.0f} s"
+
+
 # Sampling ahead, simulated (benchmarks/steps_ahead.py)
 
 
@@ -230,6 +276,13 @@ def ahead_over(shared: bool) -> str:
     return between((value - 1 for value in values), ".0%") if shared else between(values, ".1f", " times")
 
 
+def more_than_one_ahead() -> str:
+    """What more steps ahead gain over one, at most."""
+    rows = [row for row in results("steps_ahead")["rows"] if row["steps_ahead"]]
+    one = {row["carry_over"]: row["steps_per_hour"] for row in rows if row["steps_ahead"] == 1}
+    return f"{100 * max(row['steps_per_hour'] / one[row['carry_over']] - 1 for row in rows):.0f} %"
+
+
 NAMED: dict[str, Callable[[], str]] = {
     "rate_of_trl_tiny": lambda: f"{median(rates_of_trl('tiny')):.2f} times",
     "rates_of_trl_tiny": lambda: between(rates_of_trl("tiny"), ".2f"),
@@ -254,6 +307,19 @@ NAMED: dict[str, Callable[[], str]] = {
     "longer_than_completion": lambda: longer_than("completion_order", ".0%"),
     "longer_than_foresight": lambda: longer_than("foresight", ".1%"),
     "shorter_answers": shorter_answers,
+    "errors_12": lambda: errors("12 bases", 12),
+    "errors_spending": lambda: errors("spending", 24),
+    "errors_e_values": lambda: errors("e-values", 24),
+    "error_of_the_last": error_of_the_last,
+    "looking_costs": lambda: f"{looking('one', 'power')} points",
+    "looking_costs_of_four": lambda: looking("of four", "power"),
+    "looking_saves": lambda: looking("one", "bases"),
+    "looking_saves_of_four": lambda: looking("of four", "bases"),
+    "waiting_for_all": lambda: rank_stream("every 8 steps"),
+    "streaming": lambda: rank_stream("on arrival"),
+    "streaming_reproducible": lambda: rank_stream("a tick later"),
+    "no_exchange": lambda: rank_stream("no exchange"),
+    "more_than_one_ahead": more_than_one_ahead,
     "ahead_over_divided": lambda: ahead_over(shared=False),
     "ahead_over_shared": lambda: ahead_over(shared=True),
 }
