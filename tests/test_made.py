@@ -10,6 +10,8 @@ import measured
 import provenance
 import published
 import pytest
+import unsourced
+import yaml
 from cells import ROOT
 
 from dapo_lit.study.compare.statistics import Estimate
@@ -71,6 +73,28 @@ def test_what_readme_says_was_found_is_short():
 
 
 def test_the_doctests_of_what_makes_numbers_hold():
-    for module in (inline, measured):
+    for module in (inline, measured, unsourced):
         assert doctest.testmod(module).failed == 0
         assert doctest.testmod(module).attempted > 0
+
+
+def test_every_number_of_a_page_is_made_or_says_why_not():
+    added, gone = unsourced.added_and_gone()
+    assert not added, (
+        f"nothing makes {added}: mark them (docs/site/inline.py), or give the reason in {unsourced.LISTED}"
+    )
+    assert not gone, f"{unsourced.LISTED} lists what its page no longer has: {gone}"
+
+
+STUDY_PAGES, BY_HAND = 38, 38
+"""Numbers that are on pages by hand although they were measured; a new one is made instead."""
+
+
+def test_the_reasons_for_numbers_that_nothing_makes_are_six_and_their_number_only_falls():
+    listed = yaml.safe_load(unsourced.LISTED.read_text(encoding="utf-8"))
+    by_reason: dict[str, int] = dict.fromkeys(unsourced.REASONS, 0)
+    for reasons in listed.values():
+        for reason, texts in reasons.items():
+            by_reason[reason] += len(texts)
+    assert by_reason["study page"] <= STUDY_PAGES
+    assert by_reason["measured by hand"] <= BY_HAND

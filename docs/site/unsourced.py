@@ -8,8 +8,10 @@ with the reason why nothing makes it; tests/test_made.py compares the two, so th
 
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 
+import yaml
 from cells import ROOT
 
 NUMBER = r"[-+−]?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?"
@@ -49,6 +51,23 @@ def numbers(text: str) -> list[str]:
     ['3 s', '+1.2 [0.3, 2.1]', '4 %']
     """
     return [found[0] for found in MEASURED.finditer(MADE_ELSEWHERE.sub(" ", text))]
+
+
+LISTED = Path(__file__).with_suffix(".yaml")
+REASONS = ("definition", "setting", "published", "example", "study page", "measured by hand")
+
+
+def added_and_gone() -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """By page: numbers that nothing makes and that unsourced.yaml has no reason for, and those listed that are gone."""
+    listed = yaml.safe_load(LISTED.read_text(encoding="utf-8"))
+    names = {str(page.relative_to(ROOT)): page for page in pages()}
+    added: dict[str, list[str]] = {}
+    gone: dict[str, list[str]] = {}
+    for name in sorted({*names, *listed}):
+        found = Counter(numbers(names[name].read_text(encoding="utf-8")) if name in names else ())
+        known = Counter(text for texts in listed.get(name, {}).values() for text in texts)
+        added[name], gone[name] = list((found - known).elements()), list((known - found).elements())
+    return {name: of for name, of in added.items() if of}, {name: of for name, of in gone.items() if of}
 
 
 def main() -> None:
