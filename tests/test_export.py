@@ -1,5 +1,6 @@
 """An exported checkpoint is the policy that was trained, for whoever loads it."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -61,10 +62,14 @@ def test_what_cannot_be_exported_is_told(run, tmp_path):
     assert "is damaged" in refused(tmp_path / "run")
 
 
-def test_the_folder_has_a_model_card_with_results_and_licences_and_the_config(run, tmp_path):
+def test_the_folder_has_a_model_card_with_results_and_licences_and_the_config(run, tmp_path, monkeypatch, capsys):
     out = tmp_path / "carded"
     export(ExportConfig(ckpt=str(run), output=str(out), license="apache-2.0"), [])
     card = (out / "README.md").read_text()
     assert yaml.safe_load(card.split("---")[1])["license"] == "apache-2.0"
-    assert "`eval/four_sums/avg@2`: " in card
+    assert re.search(r"^\| four_sums, avg@2 \| [\d.]+ \[.*\] \| [\d.]+ \[.*\] \|$", card, re.MULTILINE)
+    (use,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(use.replace('"..."', '"1 + 2 = "'), "README.md", "exec"), {})
+    assert capsys.readouterr().out.endswith("\n")
     assert yaml.safe_load((out / "dapo_lit_config.yaml").read_text())["seed"] == 0
