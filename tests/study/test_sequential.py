@@ -10,8 +10,13 @@ from synthetic_runs import write_run
 
 from dapo_lit.cli.study_launch import find_arm, prepare, study_design
 from dapo_lit.config import Config
-from dapo_lit.study.compare.sequential import decisions, first_rejection, interval, rejections
+from dapo_lit.study.compare.contrasts import Contrast, compare
+from dapo_lit.study.compare.effects import in_order, registered_effects
+from dapo_lit.study.compare.sequential import decisions, first_rejection, interval, planned_looks, rejections
+from dapo_lit.study.designs import Arm
+from dapo_lit.study.read.registration import Family, Plan, Registered
 from dapo_lit.study.read.runs import load
+from dapo_lit.techniques import DAPO
 from dapo_lit.train import run_study
 
 
@@ -82,3 +87,41 @@ def test_a_sequential_study_stops_at_the_look_that_decides_it_or_at_its_end(
 
     assert run_study(sweep, write) == 0
     assert load(sweep.folder).seeds == tuple(range(seeds))
+
+
+def test_a_look_waits_for_the_first_registered_seeds_and_a_late_pair_changes_no_verdict(tmp_path: Path) -> None:
+    """Seed 3 trains on another machine, or failed: nothing behind it counts before it is there."""
+    on, off = Arm(DAPO), Arm(DAPO - {"clip_higher"})
+    weights = {on.name: 1.0, off.name: -1.0}
+    contrast = Registered("clip_higher", "clip_higher", weights, "eval/chain_sum/avg@4", "accuracy")
+    plan = Plan(
+        "table1", contrast.outcome, on.name, (on.name, off.name), tuple(range(12)),
+        families=(Family("main effects", 0.05, (contrast,)),), stopping={"until": "decided", "looks": (8, 12)},
+    )  # fmt: skip
+
+    def verdict() -> tuple[str, int]:
+        (effect,) = registered_effects(load(tmp_path), plan, on.name, contrast.outcome)
+        return effect.verdict, effect.estimate.n
+
+    for seed in (0, 1, 2, 4, 5, 6, 7, 8):
+        for arm in (on, off):
+            write_run(tmp_path, arm, seed, steps=6, every=3, effects={"clip_higher": 0.2})
+    assert verdict() == ("at 3 of 8", 3)
+    write_run(tmp_path, on, 3, steps=6, every=3, effects={"clip_higher": 0.2})
+    assert verdict() == ("at 3 of 8", 3)  # half a pair is none
+    write_run(tmp_path, off, 3, steps=6, every=3)
+    assert verdict() == ("up at 8 of 12", 8)
+
+
+@pytest.mark.parametrize("late", [0, 5, 7])
+def test_the_error_of_looks_is_kept_whichever_pair_is_late(late: int) -> None:
+    """Null studies of 24 pairs, one of the first eight late: rejected before or after it, exactly where in order."""
+    looks, rng = planned_looks(24), np.random.default_rng(late)
+    contrast = Contrast("f", "a", None, {"x": 1.0, "y": -1.0})
+    for _ in range(200):
+        values = rng.normal(size=24)
+        seeds = [seed for seed in range(24) if seed != late]
+        short = compare(contrast, {"x": dict(zip(seeds, values[seeds], strict=True)), "y": dict.fromkeys(seeds, 0.0)})
+        whole = compare(contrast, {"x": dict(enumerate(values)), "y": dict.fromkeys(range(24), 0.0)})
+        assert in_order(whole, range(24)).tolist() == values.tolist()
+        assert decisions([in_order(short, range(24))], looks, 0.05) == [None]

@@ -4,8 +4,9 @@ A registered comparison is decided by the test of its family at the looks that w
 verdict. Exploratory rows are the other comparisons in the primary metric, and the largest effects in any metric.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,20 @@ def registered_effects(runs: Runs, plan: Plan | None, reference: str | None, met
             )
             words = one.words + (f", steps {one.steps[0]} to {one.steps[1]}" if one.steps else "")
             compared += [replace(effect, words=words)] if effect.seeds else []
-        found += _judged(family, compared, plan.stopping if plan else None)
+        found += _judged(family, compared, plan.stopping if plan else None, plan.seeds if plan else ())
     return found
+
+
+def in_order(effect: Effect, registered: Collection[int]) -> Array:
+    """One value a base policy, of the seeds before the first that is missing.
+
+    A seed may be late: its cell failed, or trains on another machine. A look that counted those behind it would be made
+    of other pairs than the registered ones, and might be made twice, with two verdicts.
+
+    registered: the plan's seeds; further ones follow them.
+    """
+    there = len(tuple(takewhile(effect.seeds.__contains__, sorted({*registered, *effect.seeds}))))
+    return per_base(effect.differences[:there], effect.bases[:there])
 
 
 def families_of(runs: Runs, plan: Plan | None, reference: str | None, metric: str) -> tuple[Family, ...]:
@@ -47,9 +60,15 @@ def families_of(runs: Runs, plan: Plan | None, reference: str | None, metric: st
     return (Family(str(name), plan.alpha, members),) if members else ()
 
 
-def _judged(family: Family, compared: Sequence[Effect], stopping: Mapping[str, Any] | None) -> list[Effect]:
+def _judged(
+    family: Family, compared: Sequence[Effect], stopping: Mapping[str, Any] | None, seeds: Collection[int]
+) -> list[Effect]:
     """One look: Holm over exact p-values of the registered number of bases. Several: alpha is spent over them."""
-    rule, units = stopping or {}, [per_base(effect.differences, effect.bases) for effect in compared]
+    rule = stopping or {}
+    units = [
+        in_order(effect, seeds) if len(rule.get("looks", ())) > 1 else per_base(effect.differences, effect.bases)
+        for effect in compared
+    ]
     looks = [int(n) for n in rule.get("looks") or [rule.get("pairs") or max(map(len, units), default=0)]]
     # The rule is the registered one, whatever number of pairs there is today.
     first, several = looks[0], len(looks) > 1
