@@ -30,7 +30,7 @@ def test_the_real_benchmarks_are_read_from_the_data_folder_and_their_rule_takes_
     assert len({p.id for p in problems}) == data_rows[f"{name}.jsonl"]
     with Verifier(rule=benchmark.rule, extraction=benchmark.extraction) as verifier:
         assert [p.id for p in problems if verifier.check_answer(p.answer)] == []
-        if benchmark.rule == "numeric":  # in process
+        if name in ("aime_2024", "aime_2025", "gsm8k_test"):  # numbers, so in process
             right = verifier.score([(reference(p), f"so it is\nAnswer: ${p.answer}$") for p in problems])
             assert all(score.correct for score in right)
 

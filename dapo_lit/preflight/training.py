@@ -13,6 +13,7 @@ from dapo_lit.preflight.machine import check_devices
 from dapo_lit.preflight.policy import check_dtype, check_policy
 from dapo_lit.preflight.problems import check_labels, check_leakage, check_references, try_rewards, unseen_columns
 from dapo_lit.preflight.prompts import check_prompts, check_tokenizer
+from dapo_lit.preflight.rules import check_rules
 from dapo_lit.preflight.table import Finding, run_checks
 
 
@@ -130,6 +131,9 @@ def _check_evaluation(parts: RunComponents) -> Finding:
             b.verifier, [p.problem for p in b.prompts], f"evaluation.benchmarks: {b.settings.name}"
         )
         warnings += found.warnings
+        if not parts.verifier.function:
+            answers = [p.problem.answer for p in b.prompts]
+            warnings += check_rules(parts.verifier.rule, parts.verifier.extraction, b.settings, answers)
     named = ", ".join(f"{len(b.prompts):,} of {b.settings.name}" for b in parts.benchmarks)
     return Finding(f"{len(heldout):,} held-out problems{', ' if named else ''}{named}", warnings)
 
