@@ -5,6 +5,7 @@ import importlib.metadata
 import json
 import os
 import re
+import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -13,6 +14,8 @@ from types import ModuleType
 import pytest
 import torch
 from packaging.requirements import Requirement
+
+from dapo_lit.policy.load import load_model, load_tokenizer
 
 ROOT = Path(__file__).parents[1]
 ON_MACHINE = {
@@ -124,3 +127,61 @@ def test_the_trainers_peak_is_that_of_a_step_with_optimiser_states(script, tmp_p
     monkeypatch.setattr(sys, "argv", ["d_trainer", "--tiny", "--cases", "0", "--out", str(tmp_path)])
     part_d.main()
     assert with_states == [True]
+
+
+def test_the_parts_of_a_campaign_fit_into_a_loan_in_their_order_and_read_no_experiments(script):
+    campaign = script("campaign")
+    assert list(campaign.CAPS) == list(campaign.PARTS) == ["start", "faults", "steps", "trl", "study", "ahead"]
+    assert sum(campaign.CAPS.values()) <= 14 * 60
+    for file in (ROOT / "benchmarks/gpu").glob("*.py"):
+        read = [line for line in file.read_text().splitlines() if re.search(r"[\"'/]experiments/", line)]
+        assert read == [], file
+
+
+def test_a_part_over_its_cap_is_ended_a_part_that_fails_is_a_row_and_the_next_one_runs(script, tmp_path, capsys):
+    campaign = script("campaign")
+    run = campaign.Campaign(tmp_path, tiny=True, forecasts={"late": {"sleeper": {"code": 0, "pace": 2.0}}})
+
+    def late(found, folder):
+        sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        found.add("sleeper", {"code": found.wait({"x": sleeper})["x"], "pace": 3.5})
+        assert sleeper.poll() is not None
+
+    def broken(found, folder):
+        raise ValueError("no such shape")
+
+    run.run("late", late, 0.3)
+    run.run("broken", broken, 5.0)
+    run.run("last", lambda found, folder: found.add("case", {"result": "works"}), 5.0)
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [row["part"] for row in rows] == ["late", "broken", "last"]
+    assert rows[0]["measured"] == {"code": None, "pace": 3.5}
+    assert rows[0]["forecast"]["pace"] == 2.0
+    assert "no such shape" in rows[1]["measured"]["error"]
+    assert "late | sleeper | code None (forecast 0), pace 3.5 (forecast 2)" in capsys.readouterr().out
+    assert [campaign.fails(row["measured"]) for row in rows[1:]] == [True, False]
+
+
+def test_every_whole_step_of_the_campaign_has_a_forecast_and_the_phases_make_its_rate(script):
+    campaign = script("campaign")
+    known = json.loads(campaign.FORECASTS.read_text())["steps"]
+    assert list(known) == list(campaign.SIZES)
+    for size, of in known.items():
+        seconds = sum(of[key] for key in ("generate_s", "score_s", "train_s", "sync_s"))
+        tokens = campaign.prompts(size) * 16 * (campaign.PROMPT_TOKENS + 512)
+        assert of["tokens_per_s"] == pytest.approx(tokens / seconds, rel=0.01)
+        assert of["mfu"] == pytest.approx(campaign.useful(size) / of["train_s"] / 989e12, rel=0.01)
+        assert of["peak_gb"] < 80
+
+
+def test_a_random_policy_has_a_tokenizer_of_its_size_that_reads_the_problems(script, tmp_path):
+    random_policy = script("random_policy")
+    random_policy.write(tmp_path / "tiny", "tiny", "float32", number=20)
+    model, tokenizer = load_model(tmp_path / "tiny/policy"), load_tokenizer(tmp_path / "tiny/policy")
+    assert len(tokenizer) == model.config.vocab_size == random_policy.TINY["vocab_size"]
+    rows = [json.loads(line) for line in (tmp_path / "tiny/problems.jsonl").read_text().splitlines()]
+    lengths = [len(tokenizer(row["problem"])["input_ids"]) for row in rows]
+    assert len({row["problem"] for row in rows}) == 20
+    assert 30 < min(lengths) <= max(lengths) < 128
+    assert tokenizer.decode(tokenizer(rows[0]["problem"])["input_ids"]) == rows[0]["problem"]
+    assert len(random_policy.tokenizer_of([row["problem"] for row in rows], 151_936)) == 151_936

@@ -44,18 +44,23 @@ QWEN2_5 = {
 """Sizes of Qwen2.5 from its config files, so that the shipped experiments are planned without a network."""
 
 
+def qwen2_5(size: str) -> dict[str, Any]:
+    """The model configuration of a size in QWEN2_5."""
+    layers, hidden, mlp, heads, key_heads, vocabulary, tied = QWEN2_5[size]
+    return {
+        "model_type": "qwen2", "num_hidden_layers": layers, "hidden_size": hidden, "intermediate_size": mlp,
+        "num_attention_heads": heads, "num_key_value_heads": key_heads, "vocab_size": vocabulary,
+        "tie_word_embeddings": tied, "max_position_embeddings": 32768,
+    }  # fmt: skip
+
+
 def architecture(policy: Policy) -> dict[str, Any]:
     """The policy's model configuration: of its config, of Qwen2.5, or what its folder or the hub says."""
     if policy.architecture is not None:
         return policy.architecture
     known = str(policy.path).removeprefix("Qwen/Qwen2.5-")
     if known in QWEN2_5:
-        layers, hidden, mlp, heads, key_heads, vocabulary, tied = QWEN2_5[known]
-        return {
-            "model_type": "qwen2", "num_hidden_layers": layers, "hidden_size": hidden, "intermediate_size": mlp,
-            "num_attention_heads": heads, "num_key_value_heads": key_heads, "vocab_size": vocabulary,
-            "tie_word_embeddings": tied, "max_position_embeddings": 32768,
-        }  # fmt: skip
+        return qwen2_5(known)
     from transformers import AutoConfig
 
     try:

@@ -1,0 +1,70 @@
+"""Steps of TRL's GRPOTrainer with vLLM in its process, for part d of campaign.py: python trl_step.py FOLDER [--tiny].
+
+FOLDER is one of random_policy.py. The same sizes as the whole step there: 64 prompts x 16 completions of 512 tokens,
+4 updates, DAPO's loss with both bounds, no KL term, a coin flip for a reward. Writes trl.json after each step, so that
+a run that is ended leaves what it had. Settings that GRPOConfig of the installed version does not know end it at once.
+Written for TRL 1.16; it has not run on a GPU.
+"""
+
+import hashlib
+import itertools
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+PROMPTS, SAMPLES, UPDATES, LIMIT = 64, 16, 4, 512
+STEPS = 3
+
+
+def coin(prompts: list[str], completion_ids: list[list[int]], **_: Any) -> list[float]:
+    keys = (f"{prompt}|{ids[:8]}" for prompt, ids in zip(prompts, completion_ids, strict=True))
+    return [float(hashlib.sha256(key.encode()).digest()[0] % 2) for key in keys]
+
+
+def main() -> None:
+    folder, tiny = Path(sys.argv[1]), "--tiny" in sys.argv
+    prompts, samples, updates, limit = (2, 4, 1, 16) if tiny else (PROMPTS, SAMPLES, UPDATES, LIMIT)
+    lines = (folder / "problems.jsonl").read_text(encoding="utf-8").splitlines()
+    ends: list[float] = []
+
+    class Clock(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            ends.append(time.perf_counter())
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step % updates:
+                return
+            ends.append(time.perf_counter())
+            peak = torch.cuda.max_memory_allocated() / 1e9 if torch.cuda.is_available() else 0.0
+            found = {"s_a_step": min(b - a for a, b in itertools.pairwise(ends)), "steps": len(ends) - 1}
+            Path("trl.json").write_text(json.dumps(found | {"peak_gb": peak}), encoding="utf-8")
+
+    on_gpu, parts = torch.cuda.is_available(), 1 if tiny else 16  # parts of a mini-batch that fit at once
+    settings = GRPOConfig(
+        output_dir="trl", loss_type="dapo", epsilon=0.2, epsilon_high=0.28, beta=0.0, num_generations=samples,
+        generation_batch_size=prompts * samples, per_device_train_batch_size=prompts * samples // updates // parts,
+        gradient_accumulation_steps=parts, max_completion_length=limit, learning_rate=1e-6,
+        lr_scheduler_type="constant", bf16=on_gpu, use_cpu=not on_gpu, gradient_checkpointing=False,
+        use_vllm=on_gpu, max_steps=STEPS * updates, save_strategy="no", report_to="none", disable_tqdm=True,
+        **({"vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.3} if on_gpu else {}),
+    )  # fmt: skip
+    trainer = GRPOTrainer(
+        model=AutoModelForCausalLM.from_pretrained(folder / "policy", dtype=torch.float32),
+        reward_funcs=coin,
+        args=settings,
+        train_dataset=Dataset.from_list([{"prompt": json.loads(line)["problem"]} for line in lines]),
+        processing_class=AutoTokenizer.from_pretrained(folder / "policy", padding_side="left"),
+        callbacks=[Clock()],
+    )
+    trainer.train()
+
+
+if __name__ == "__main__":
+    main()
