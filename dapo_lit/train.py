@@ -327,7 +327,10 @@ def is_decided(config: Config) -> bool:
     """True if every registered comparison of a study is decided by the cells that have ended."""
     from dapo_lit.study.report.report import all_decided
 
-    return all_decided(study_folders(config))
+    try:
+        return all_decided(study_folders(config))
+    except UserError:  # no cell has ended yet, or one cannot be read: `print_findings` says so
+        return False
 
 
 def study_folders(config: Config) -> list[Path]:

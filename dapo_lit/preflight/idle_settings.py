@@ -4,7 +4,7 @@ compares two arms that are the same.
 What only the run can show is reported after its first steps: techniques that had next to nothing to act on.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -23,9 +23,31 @@ def idle_settings(config: Config, bound: Objective) -> list[str]:
             f"algorithm.clip.high={algorithm.clip.high:g} is below clip.low={algorithm.clip.low:g}: the upper bound "
             "is the tighter one, as in a control; were they swapped?"
         )
+    lines += _extremes(config)
     if algorithm.critic is not None and algorithm.critic.warmup_steps >= config.budget.steps:
         lines.append("the policy is not trained: critic.warmup_steps reaches budget.steps")
     return lines
+
+
+EXTREME: dict[str, tuple[Callable[[float], bool], str]] = {
+    "rollout.temperature": (
+        lambda value: not 0.05 <= value <= 5,
+        "samples are all but uniform over the vocabulary above 5, all but greedy and alike below 0.05",
+    ),
+    "algorithm.entropy.bonus": (
+        lambda value: value > 1,
+        "outweighs every advantage, whose standard deviation is about 1",
+    ),
+    "algorithm.kl.beta": (lambda value: value > 10, "the KL term outweighs every advantage"),
+    "algorithm.optimizer.lr": (lambda value: value > 0.1, "an update of AdamW moves each weight by about so much"),
+}
+"""Values that are allowed and that nobody means: a slip of some powers of ten."""
+
+
+def _extremes(config: Config) -> Iterator[str]:
+    for key, (is_extreme, what) in EXTREME.items():
+        if is_extreme(value := float(attrgetter(key)(config))):
+            yield f"{key}={value:g}: {what}"
 
 
 FIRST_STEPS = 5

@@ -297,8 +297,13 @@ IDLE: dict[str, list[str]] = {
     "token_level_denominator=group": ["algorithm=naive_grpo", A + "token_level_denominator=group"],
     "completion_level_denominator=constant": [A + "completion_level_denominator=constant"],
     "critic.warmup_steps": ["algorithm=ppo"],
+    "rollout.temperature=1e+12": ["rollout.temperature=1e12"],
+    "rollout.temperature=0.001": ["rollout.temperature=0.001"],
+    "algorithm.entropy.bonus=1e+06": [A + "entropy.bonus=1e6"],
+    "algorithm.kl.beta=400": [A + "kl.beta=400"],
+    "algorithm.optimizer.lr=0.5": [A + "optimizer.lr=0.5"],
 }
-"""What a warning names -> settings without effect."""
+"""What a warning names -> settings without effect, or that nobody means."""
 
 
 @pytest.mark.parametrize("key", IDLE)

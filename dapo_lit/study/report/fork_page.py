@@ -42,6 +42,8 @@ NOT_REPEATED = ("time/", "perf/", "memory/", "eval/")
 def close_fork(folder: Path) -> str:
     """Writes the page of all states of the run next to the folder of this state; returns this state's part as text."""
     states = sorted(other for other in folder.parent.glob("step_*") if any(other.glob("*/seed_*/run.json")))
+    if folder not in states:
+        raise StudyError(f"{folder}: none of its cells started; each has said why, above or in worker_*.log")
     sections = {state: _section(state) for state in states}
     every = [part for parts in sections.values() for part in parts]
     page = write_html(Document(f"From here on: {folder.parent.name}", [WHAT, *every]), folder.parent / "report.html")
@@ -58,6 +60,8 @@ def _section(folder: Path) -> list[Part]:
     fork = done.runs[0].config["fork"]
     first, parent = int(fork["steps"][0]), Path(fork["run"])
     last, rows_of_run = first + int(fork["horizon"]) - 1, read_metrics(parent).table
+    if "tokens_generated" not in rows_of_run:
+        raise StudyError(f"{parent}: the run that was continued is not there any more; restore it to compare with it")
     before = float(rows_of_run["tokens_generated"].loc[: first - 1].iloc[-1])
     spent = {run: float(run.series("tokens_generated").iloc[-1]) - before for run in done}
     window = plan.families[0].contrasts[0].steps or (first, last)
