@@ -40,7 +40,6 @@ def measurements(run: Path, system: str | None) -> tuple[list[dict[str, Any]], M
 
 
 def lines(run: Path, steps: int | None, system: str | None) -> Iterator[str]:
-    """The answer, line by line."""
     from dapo_lit.study.compare.advice import advice, findings, updates_of
 
     rows, settings = measurements(run, system)

@@ -35,7 +35,6 @@ METHOD = "95 % t-intervals over questions, one always right and one always wrong
 
 
 def evaluate(config: EvaluateConfig, overrides: list[str]) -> None:
-    """Evaluates one model."""
     if config.device == "cuda":
         check_gpu_for("device=cuda")
     import torch

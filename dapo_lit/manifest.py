@@ -28,6 +28,7 @@ RESTORE = "restore it, or move the run's folder away"
 
 def sealed(content: Mapping[str, Any]) -> str:
     """JSON whose last key is the checksum of the JSON without it."""
+    # CRC-32 and not a digest: it finds accidents, and against a forger a checksum next to the file is no help.
     plain = {key: value for key, value in content.items() if key != "crc32"}
     return json.dumps({**plain, "crc32": _checksum(plain)}, allow_nan=False)
 
@@ -48,6 +49,7 @@ def sum_of(content: Path | bytes) -> str:
         value, size = crc32(content), len(content)
     else:
         with content.open("rb") as opened:
+            # In blocks: a checkpoint is larger than memory should hold twice.
             while block := opened.read(1 << 24):
                 value, size = crc32(block, value), size + len(block)
     return f"{size}-{value:08x}"
@@ -90,6 +92,7 @@ def difference(file: Path, entry: str, only_size: bool = False) -> str | None:
     if not file.is_file():
         return "is missing"
     if only_size:
+        # Sizes only, where contents would take minutes to read at the start.
         return None if file.stat().st_size in (int(each.partition("-")[0]) for each in entry.split()) else "is cut"
     return None if sum_of(file) in entry.split() else f"does not match its checksum in {MANIFEST}"
 

@@ -22,7 +22,6 @@ from dapo_lit.screen import printable
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
     parser = CommandParser(prog="python -m dapo_lit.report", description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "folders", nargs="+", type=Path, help="the study's folder, live or packed; several are read as one study"

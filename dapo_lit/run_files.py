@@ -125,6 +125,7 @@ def read_record(run: Path) -> dict[str, Any]:
         raise DamagedError(f"{file} does not agree with its checksum; {RESTORE}")
     record = checked_record(record, file)
     known = (read_manifest(run) or {}).get("config_hash")
+    # A record that was copied from another run agrees with its own checksum; the manifest knows better.
     if known and record and record.get("config_hash") not in known.split():
         raise DamagedError(f"{file} is the record of another config than {MANIFEST} names; {RESTORE}")
     return record
@@ -142,7 +143,8 @@ def read_config(run: Path) -> dict[str, Any]:
         raise DamagedError(f"{run}: no {CONFIG}; a run is a folder such as runs/<study>/<arm>/seed_<n>")
     try:
         tree = yaml.load(file.read_text(encoding="utf-8"), Loader=YAML)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date that no calendar has is a ValueError
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # A date that no calendar has is a ValueError.
         raise DamagedError(f"{file} cannot be read ({' '.join(str(error).split())}); {RESTORE}") from None
     if not isinstance(tree, dict):
         raise DamagedError(f"{file} is empty or no config; {RESTORE}")
@@ -242,13 +244,15 @@ def alive(record: Mapping[str, Any], run: Path) -> bool:
         except PermissionError:  # it exists and belongs to another user
             pass
     written = [file.stat().st_mtime for name in (HEARTBEAT, METRICS, RECORD) if (file := run / name).is_file()]
-    return bool(written) and abs(time.time() - max(written)) < SILENT_S  # later than now: a clock was set back
+    # Later than now: a clock was set back.
+    return bool(written) and abs(time.time() - max(written)) < SILENT_S
 
 
 def metrics_line(row: Mapping[str, float | None]) -> str:
     """A row as a line of metrics.jsonl: values that are not finite are null and named in `not_finite`, and the last key
     is the checksum of the line without it."""
     not_finite = [key for key, value in row.items() if isinstance(value, float) and not math.isfinite(value)]
+    # JSON has no NaN; Python's would write one that no other reader takes.
     finite: dict[str, Any] = {**row, **dict.fromkeys(not_finite)}
     if not_finite:
         finite["not_finite"] = not_finite
@@ -261,6 +265,7 @@ def append_row(run: Path, row: Mapping[str, float | None]) -> None:
     with add_path_to_oserror(file), file.open("ab") as opened:
         opened.write(metrics_line(row).encode())
         opened.flush()
+        # Forced to disk: a row is the only trace of a step that took hours.
         os.fsync(opened.fileno())
 
 
@@ -292,7 +297,8 @@ class Metrics:
         if not self.rows:
             return pd.DataFrame(index=pd.Index([], name="step", dtype=int))
         table = pd.DataFrame(self.rows).astype({"step": int}).set_index("step").sort_index()
-        return table.copy()  # rows of JSON make a block a column, and pandas warns of columns added to a hundred blocks
+        # Rows of JSON make a block a column, and pandas warns of columns added to a hundred blocks.
+        return table.copy()
 
 
 def read_metrics(run: Path) -> Metrics:
@@ -368,7 +374,8 @@ Row = dict[str, Annotated[float, Strict(), Field(allow_inf_nan=False)] | None]
 def _measured(row: dict[str, Any], place: object) -> dict[str, Any]:
     """A whole row, checked: numbers, and nulls for what is not finite. A number beyond a float32's is not, either."""
     named = checked(row.pop("not_finite", []), list[str], f"{place}, not_finite", remedy=f"; {RESTORE}")
-    numbers = checked(row, Row, place, remedy=f"; {RESTORE}")  # counts come back as floats
+    # Counts come back as floats.
+    numbers = checked(row, Row, place, remedy=f"; {RESTORE}")
     beyond = [key for key, value in numbers.items() if value is not None and abs(value) > LARGEST]
     counts = {key: value for key, value in row.items() if isinstance(value, int) and abs(value) <= 2**53}
     return {

@@ -53,7 +53,6 @@ def line(arm: str, seed: int, run: Run | None, width: int) -> tuple[str, str]:
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
     parser = CommandParser(prog="python -m dapo_lit.status", description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "folders", nargs="+", type=Path, help="the study's folder, live or packed; several are read as one study"

@@ -148,7 +148,6 @@ def open_benchmark(
 
 
 def benchmark_problems(benchmark: Benchmark) -> list[Problem]:
-    """All problems of a benchmark."""
     if benchmark.source == "chain_sum":
         assert benchmark.num_problems is not None
         try:

@@ -74,7 +74,6 @@ class Sweep:
             print(f"registered {digest[:12]}, to decide {'; '.join(found)}", flush=True)
 
     def overrides(self, cell: Cell) -> list[str]:
-        """The overrides that a cell is composed from."""
         return [*self.arguments, f"seed={cell.seed}", f"{ARM}='{cell.arm}'"]
 
     def composed(self, cell: Cell) -> DictConfig:
@@ -190,7 +189,6 @@ def with_arm(tree: DictConfig) -> DictConfig:
 
 
 def with_values(tree: DictConfig, arm: Arm) -> DictConfig:
-    """A composed config with the values of an arm."""
     return with_literals(tree, {**arm.values, ARM: arm.name})
 
 

@@ -136,7 +136,6 @@ def _run_forked(
 
 
 def _work(cell: Cell, run: Callable[[Cell], int], log: Path) -> None:
-    """The process of a cell."""
     for number in stop_signals():
         # Not the parent's; a run installs its own.
         signal.signal(number, signal.SIG_DFL)

@@ -159,8 +159,6 @@ class Cost:
 
 @dataclass(frozen=True)
 class Step:
-    """The sizes of a rollout step."""
-
     num_prompts: int
     samples: int
     limit_tokens: int
@@ -182,8 +180,6 @@ class Step:
 
 @dataclass(frozen=True)
 class Engines:
-    """The inference engines of a step."""
-
     number: float
     gpus: int
     """GPUs of one engine."""

@@ -123,6 +123,7 @@ class RolloutDataModule(LightningDataModule):
 
     def setup(self, stage: str) -> None:
         """Reads and checks the problems before anything expensive starts."""
+        # A second fit with a closed engine would fail in the middle of its first step.
         if self._closed:
             raise RuntimeError("a RolloutDataModule closes its engine after fit or validate; make another one")
         if self.collector is not None:
@@ -132,6 +133,7 @@ class RolloutDataModule(LightningDataModule):
         if self._checks:
             check_run(parts)
         found = parts.problems
+        # Before the engine is built, which is the slow part with vLLM.
         parts.check_answers([*found.train, *found.heldout])
         train, num_long = parts.train_prompts
         self.heldout, num_long_heldout = parts.heldout_prompts
@@ -147,6 +149,8 @@ class RolloutDataModule(LightningDataModule):
             sampling=Sampling(
                 max_response_tokens=config.task.max_response_tokens,
                 temperature=config.rollout.temperature,
+                # Its own stream, so that a placebo changes the noise and neither the order of problems nor the
+                # mini-batches.
                 seed=stream_seed(config.seed, config.rollout.noise_stream),
             ),
             stop_requested=self._stops_sampling,
@@ -178,6 +182,7 @@ class RolloutDataModule(LightningDataModule):
         """Gives the engine the policy's weights, unless it has them; returns seconds. No step may be under way."""
         module = self.trainer.lightning_module
         engine = self.collector.setup.engine
+        # A skipped update leaves the weights as they are; sending them again would empty the prefix cache for nothing.
         if engine.version == module.policy_version:
             return 0.0
         started = time.perf_counter()
@@ -233,6 +238,7 @@ class RolloutDataModule(LightningDataModule):
         started = time.perf_counter()
         version, ahead = self.trainer.lightning_module.policy_version, self._ahead
         collected = ahead.take()
+        # Never beyond the budget: a step that nobody trains on is wasted.
         last = min(self.config.rollout.steps_ahead, self.config.budget.steps - step)
         later = range(len(ahead) + 1, last + 1)
         given, weights = time.perf_counter(), None
@@ -276,6 +282,7 @@ class RolloutDataModule(LightningDataModule):
 
         final: the run ends here: evaluation.final_samples responses to each held-out problem.
         """
+        # The engine has one user at a time; a step ahead may be using it.
         self._ahead.wait()
         self.sync_weights()
         settings, task = self.config.evaluation, self.config.task
@@ -299,6 +306,7 @@ class RolloutDataModule(LightningDataModule):
         return False
 
     def state_dict(self) -> dict[str, Any]:
+        # Sampled steps are part of the state: a resumed run trains on the same samples.
         ahead = [step.mapped(lambda problem: problem.stub) for step in self._ahead.wait()]
         state = {"next_step": self.next_step, "collector": self.collector.state_dict(), "ahead": ahead}
         return state | {"inputs": self._inputs}

@@ -57,12 +57,12 @@ def build_trainer(config: Config, callbacks: list[Callback], devices: dict[str, 
 
 
 def own_callbacks(config: Config, run: Path) -> list[Callback]:
-    """The callbacks of the config."""
     found: list[Callback] = []
     for name, settings in config.callbacks.items():
         found.append(built(f"callbacks.{name}", settings, run))
         if not isinstance(found[-1], Callback):
             raise ConfigError(f"callbacks.{name}: {settings['_target_']} is not a lightning.Callback")
+        # Arms that stop at different steps cannot be compared at one budget.
         if isinstance(found[-1], EarlyStopping):
             raise ConfigError(
                 f"callbacks.{name}: EarlyStopping has nothing to act on: a run of the command ends with its budget, so "
@@ -88,8 +88,10 @@ def fit(
     trainer = build_trainer(config, callbacks + own)
     sharded = config.trainer.strategy == "fsdp"
     module = DAPOModule(config, lambda: parts.policy, ranks, parts.fill if sharded else None)
+    # About 1 ms a metric, which a step of a tiny policy notices.
     module.logs = bool(own)
     if start.checkpoint:
+        # Before the engine starts: a checkpoint that lacks a part is refused here, in one line.
         check_entries(start.checkpoint)
     if start.checkpoint and ranks.rank == 0:
         print(f"continuing from {start.checkpoint}")

@@ -52,8 +52,6 @@ class Demonstrations(Protocol):
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of supervised training."""
-
     demonstrations: Demonstrations
     updates: int
     learning_rate: float

@@ -305,7 +305,6 @@ def _packed(numbers: np.ndarray) -> str:
 
 
 def _filled(step: Mapping[str, Any]) -> str:
-    """The template with the step in it."""
     page = TEMPLATE.read_text(encoding="utf-8")
     hashes = allowed(re.findall(r"<script>(.*?)</script>", page, re.S))
     return page.replace("{{ scripts }}", hashes).replace("{{ step }}", inert(step))

@@ -47,8 +47,6 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a task."""
-
     number: int
     result: Any = None
     timed_out: bool = False
@@ -72,6 +70,7 @@ class Supervisor:
         self._start()
 
     def submit(self, task: Task) -> None:
+        # A forked process shares the socket: both would read the other's verdicts.
         if os.getpid() != self._owner:
             raise RuntimeError("a verifier belongs to the process that made it; make one in each process")
         self._tasks[task.number] = task
@@ -88,11 +87,13 @@ class Supervisor:
         until = time.monotonic() + wait_s
         while not outcomes:
             left = max(0.0, until - time.monotonic()) if self._tasks else 0.0
+            # Polled and not read by a thread: the training process gets neither thread nor signal handler for this.
             while select.select([self._connection], [], [], 0.0 if outcomes else left)[0]:
                 message = self._receive()
                 if message is None:
                     self._restart()
                     break
+                # JSON from there and pickles to there: what has handled hostile text is never unpickled (reply.py).
                 outcomes += self._taken(*json.loads(message))
             if self._tasks and time.monotonic() - self._heard > SILENT_S:
                 self._restart()
@@ -112,15 +113,18 @@ class Supervisor:
     def _start(self) -> None:
         self._connection, other = socket.socketpair()
         self._connection.settimeout(SILENT_S)
+        # An empty entry of sys.path is this process's working directory, which is another one there.
         path = [path or os.getcwd() for path in sys.path]
         self._process = subprocess.Popen(
             [sys.executable, "-c", _COMMAND.format(path=path, fd=other.fileno(), owner=self._owner, count=self._count)],
             pass_fds=[other.fileno()],
+            # One thread: a pool of threads per worker would take the processors from the trainer.
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
         )
         other.close()
         self._heard = time.monotonic() + SILENT_S  # it imports before it reports
+        # Also when the verifier is just dropped, and at the end of the interpreter; __del__ is sure of neither.
         self._finalizer = weakref.finalize(self, _shut_down, self._process, self._connection, self._workers)
         with contextlib.suppress(OSError):  # it is dead: `poll` will see it
             self._connection.sendall(framed(pickle.dumps(self._setup)))
@@ -158,7 +162,9 @@ class Supervisor:
         code = _kill(self._process, self._workers)
         self._deaths += 1
         for task in self._tasks.values():
+            # All of them: nobody knows which of them the supervisor died of.
             task.attempts += 1
+        # A task that kills whatever has it would otherwise be sent again for ever.
         if max([self._deaths, *(task.attempts for task in self._tasks.values())]) >= MAX_DEATHS:
             raise WorkersLostError(f"the verifier's processes died {MAX_DEATHS} times in a row (exit code {code})")
         self._start()

@@ -42,16 +42,19 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def main(control_fd: int, owner: int, count: int) -> None:
-    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to all; the run saves itself first
+    # A terminal sends them to all; the run saves itself first.
+    for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     control = socket.socket(fileno=control_fd)
     setup: Setup = pickle.loads(receive(control) or b"")
+    # Grandchildren whose parent dies become children here, where they can be found and killed.
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     if setup.symbolic:
         import math_answers.full  # noqa: F401
         from math_answers.symbolic import refuse_evaluation
 
         refuse_evaluation()
+    # Before the forks: frozen objects are not touched by a collection, so their pages stay shared with the workers.
     gc.collect()
     gc.freeze()
     asyncio.run(_Supervision(setup, owner).run(control, count))
@@ -86,6 +89,7 @@ class _Supervision:
 
     async def run(self, control: socket.socket, count: int) -> None:
         """Serves until the owner is gone, or until a worker cannot be started."""
+        # In the loop and not as a handler of Python's, which could interrupt any line.
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap)
         reader, self.control = await asyncio.open_connection(sock=control)
         loops = [self._take_tasks(reader), self._beat(), *(self._serve() for _ in range(count))]
@@ -102,7 +106,8 @@ class _Supervision:
             for pid in self.workers:
                 _kill(pid)
             with contextlib.suppress(ChildProcessError):
-                while True:  # what a worker leaves behind becomes a child when the worker is dead
+                # What a worker leaves behind becomes a child when the worker is dead.
+                while True:
                     _kill_children()
                     os.waitpid(-1, 0)
 
@@ -111,6 +116,7 @@ class _Supervision:
             self.tasks.put_nowait(_Task(*pickle.loads(body)))
 
     async def _beat(self) -> None:
+        # An orphan has another parent: the trainer was killed, and nobody reads verdicts any more.
         while os.getppid() == self.owner:
             self._report("alive", 0)
             await asyncio.sleep(HEARTBEAT_S)
@@ -123,6 +129,7 @@ class _Supervision:
         failed = 0
         while failed < MAX_FAILED_STARTS:
             worker = await self._fork()
+            # Imports have a deadline of their own, so that a task's deadline is about the task.
             loaded = await self._reply(worker, START_S)
             if loaded == b"":
                 failed = 0
@@ -157,9 +164,11 @@ class _Supervision:
         message = await self._reply(worker, task.deadline_s)
         if message is not None:
             return await self._pass_on(worker, task, message, started)
+        # A closed socket is a worker that ended, not one that is slow.
         late = not (worker.exited.done() or worker.reader.at_eof())
         if not late:  # its socket closes a moment before its end is known
             await asyncio.wait([worker.exited], timeout=GRACE_S)
+        # A negative code is a signal from outside: the kernel for want of memory, most often.
         killed = worker.exited.done() and worker.exited.result() < 0
         code = await self._end(worker)
         seconds = time.monotonic() - started
@@ -192,14 +201,17 @@ class _Supervision:
         Time in which the worker was ready to run but had no processor does not count: on a loaded machine an answer
         takes longer, but is no later.
         """
+        # Reading goes on while the clock is looked at: a reply that arrives in between must not be lost.
         reading: asyncio.Future[Any] = asyncio.ensure_future(read(worker.reader))
         started, queued = time.monotonic(), _queued_s(worker.pid)
         left = deadline_s
         while left > 0 and not (reading.done() or worker.exited.done()):
             await asyncio.wait([reading, worker.exited], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            # Waiting for a processor is the machine's fault, within a limit that ends a worker which never gets one.
             spared = min(_queued_s(worker.pid) - queued, (LONGEST - 1) * deadline_s)
             left = deadline_s + spared - (time.monotonic() - started)
-        await asyncio.wait([reading], timeout=0.1 if worker.exited.done() else 0.0)  # its reply may lie unread
+        # Its reply may lie unread.
+        await asyncio.wait([reading], timeout=0.1 if worker.exited.done() else 0.0)
         if not reading.done():
             reading.cancel()
             return None
@@ -209,6 +221,7 @@ class _Supervision:
     async def _fork(self) -> _Worker:
         ours, theirs = socket.socketpair()
         reader, writer = await asyncio.open_connection(sock=ours)
+        # fork and not exec: imports are done, so that a worker is there in milliseconds.
         supervisor, pid = os.getpid(), os.fork()
         if pid == 0:
             _become_worker(theirs, supervisor, self.setup)
@@ -222,7 +235,8 @@ class _Supervision:
         """Kills the worker, if it lives, and all that it has started; returns its exit code."""
         _kill(worker.pid)
         code = await worker.exited
-        _kill(worker.pid)  # its group once more: the worker may have started a process while it was dying
+        # Its group once more: the worker may have started a process while it was dying.
+        _kill(worker.pid)
         _kill_children(self.workers)
         worker.writer.close()
         self._report("workers", 0, list(self.workers))
@@ -240,17 +254,22 @@ def _become_worker(connection: socket.socket, supervisor: int, setup: Setup) -> 
     """In a forked child; does not return."""
     code = 1
     try:
+        # A session of its own: killing its process group must not reach the supervisor.
         os.setsid()
+        # The child must not touch the loop that it was forked out of.
         asyncio._set_running_loop(None)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        os.closerange(3, connection.fileno())  # the sockets of the owner and of the other workers
+        # The sockets of the owner and of the other workers.
+        os.closerange(3, connection.fileno())
         os.closerange(connection.fileno() + 1, 4096)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        # PDEATHSIG is set too late if the supervisor died between the fork and here.
         if os.getppid() == supervisor:
             run(connection, setup)
             code = 0
     finally:
+        # Without the exit handlers of the parent, which would close its files a second time.
         os._exit(code)
 
 

@@ -83,6 +83,7 @@ class Verifier:
         self._supervisor: Supervisor | None = None
         self._closed = False
         self._ready: list[tuple[Ticket, Score]] = []
+        # By prediction and answer: samples of a group often give the same answer, and math-like comparisons are slow.
         self._verdicts: OrderedDict[tuple[str, str], Score] = OrderedDict()
         self._comparing: dict[tuple[str, str], list[_Response]] = {}
         self._batches: dict[str, list[_Response]] = {}
@@ -210,6 +211,7 @@ class Verifier:
     def _compare(self, response: _Response) -> None:
         """Decides in process, from the cache, or sends the pair to a worker, once however many responses share it."""
         prediction, answer = response.prediction, self._reference(response.problem.answer)
+        # Most answers are decided here by their text, without a process.
         equal = decide(prediction, answer, self.rule) if prediction is not None else False
         if prediction is None or equal is not None:
             response.correctness = self._verdict(bool(equal), prediction)
@@ -221,6 +223,7 @@ class Verifier:
             return
         response.waiting += 1
         if key in self._comparing:
+            # Asked already: the verdict is shared, the deadline too.
             self._comparing[key].append(response)
             return
         self._comparing[key] = [response]
@@ -243,10 +246,12 @@ class Verifier:
         self._tasks[number] = (path, responses)
         wrong_value = self.wrong_value if path == self.function else None
         work = Rewarding(path, tuple(r.problem for r in responses), tuple(r.text for r in responses), wrong_value)
+        # A batch has the sum of its deadlines; if it is late, each response is repeated by itself below.
         self._pool().submit(Task(number, self.deadline_s * len(responses), work))
 
     def _pool(self) -> Supervisor:
         if self._supervisor is None:
+            # sympy costs time and memory in each worker: only where the rule may need it.
             symbolic = self.function is None and self.rule == "sympy"
             self._supervisor = Supervisor(Setup(symbolic, self.functions), self._workers)
         return self._supervisor

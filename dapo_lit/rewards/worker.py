@@ -68,7 +68,9 @@ def run(connection: socket.socket, setup: Setup) -> None:
     training process is trusted. A reply is JSON, since a worker that has handled hostile text is not (`reply.py`):
     [`done` or `failed`, task number, result, seconds]. The result of a task that failed is [error, traceback].
     """
+    # Ctrl-C reaches the whole terminal; the trainer saves first and then closes the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A worker that a reward function crashes must not fill the disk.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         functions = {path: load_function(path) for path in setup.functions}
@@ -76,7 +78,8 @@ def run(connection: socket.socket, setup: Setup) -> None:
         connection.sendall(framed(f"{type(error).__name__}: {error}".encode(errors="replace")))
         return
     limit = max([MEMORY_MB, *map(needed_memory_mb, functions.values())]) * 2**20
-    with contextlib.suppress(ValueError):  # already above it, or the platform has no such limit
+    # Already above it, or the platform has no such limit.
+    with contextlib.suppress(ValueError):
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     connection.sendall(framed(b""))
     pid = os.getpid()
@@ -86,17 +89,20 @@ def run(connection: socket.socket, setup: Setup) -> None:
         try:
             reply = ["done", number, _perform(work, functions)]
         except MemoryError:
+            # After a MemoryError any next line may fail; a fresh worker is sure.
             os._exit(OUT_OF_MEMORY)
         except Exception as error:
             reply = ["failed", number, _described(error)]
-        if os.getpid() != pid:  # a function has forked, and returned in the child as well
+        # A function has forked, and returned in the child as well.
+        if os.getpid() != pid:
             os._exit(0)
         connection.sendall(framed(json.dumps([*reply, time.perf_counter() - started]).encode("ascii")))
 
 
 def _perform(work: Comparison | Rewarding, functions: Mapping[str, RewardFunction]) -> Any:
     if isinstance(work, Comparison):
-        from math_answers.full import FullComparer  # the fork server has imported it where it is needed
+        # The fork server has imported it where it is needed.
+        from math_answers.full import FullComparer
 
         return bool(compare_answers(work.prediction, work.answer, FullComparer()))
     scores = call_function(functions[work.function], work.problems, work.texts, work.wrong_value)
@@ -106,6 +112,7 @@ def _perform(work: Comparison | Rewarding, functions: Mapping[str, RewardFunctio
 def _described(error: Exception) -> list[str]:
     """The error with its place in one line, and its traceback from the first frame outside this package's rewards."""
     trace, here = error.__traceback__, str(Path(__file__).parent)
+    # The first frame that is the user's: ours say nothing about the mistake.
     while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename.startswith(here):
         trace = trace.tb_next
     frames = traceback.extract_tb(trace)

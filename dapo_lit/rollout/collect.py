@@ -45,7 +45,6 @@ class ProblemOrder:
     _cached: tuple[int, list[int]] | None = field(default=None, init=False, repr=False, compare=False)
 
     def next(self) -> int:
-        """The index of the next problem."""
         epoch, place = divmod(self.position, self.num_problems)
         if self._cached is None or self._cached[0] != epoch:
             self._cached = (epoch, epoch_permutation(self.num_problems, self.seed, epoch))

@@ -100,7 +100,6 @@ class Progress:
         self._line.update(new, new + left, f"{kept} of {wanted} groups kept, {ended} sampled")
 
     def end(self) -> None:
-        """The step is sampled."""
         self._line.erase()
 
 

@@ -78,7 +78,6 @@ def _arrays(message: bytes, start: int, lengths: list[int]) -> Iterator[tuple[To
 
 
 def _completion_fields(completion: Completion) -> dict[str, Any]:
-    """A completion without its arrays."""
     sample, score = completion.sample, completion.score
     fields = {name: value for name, value in vars(sample).items() if name not in ARRAYS}
     return vars(completion) | {

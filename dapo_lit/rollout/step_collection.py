@@ -225,7 +225,6 @@ class StepCollection:
         return requests
 
     def _problem(self, key: SampleKey) -> Problem:
-        """The problem that a sample answers."""
         return self.groups[self._places[key]].group.problem
 
     def _take_completion(self, completion: Completion) -> None:

@@ -115,7 +115,8 @@ def newest_good(folder: Path, ranks: Ranks = SINGLE_PROCESS) -> Path | None:
     A damaged one is renamed to step_000010.ckpt.damaged, so that the run can save that step again.
     """
     for checkpoint in reversed(complete(folder)):
-        ranks.first(checkpoint.absolute)  # the others check their files: RunStart.received
+        # The others check their files: RunStart.received.
+        ranks.first(checkpoint.absolute)
         reason = damage_reason(checkpoint, ranks)
         if reason is None:
             return checkpoint

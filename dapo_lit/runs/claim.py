@@ -22,6 +22,7 @@ INTERVAL_S = 30.0
 
 
 def write_claim(run: Path, owner: str) -> None:
+    # The token and not the pid alone: pids are used again, and two hosts have the same ones.
     claim = {"owner": owner, "host": platform.node(), "pid": os.getpid()}
     write_text(run / HEARTBEAT, json.dumps(claim))
 
@@ -49,6 +50,7 @@ def holder(run: Path) -> str | None:
             record = read_record(run)
         if record.get("status") != "running" or record.get("host") == platform.node():
             return None
+    # This process's own claim is no obstacle: it resumes what it holds.
     if record.get("pid") == os.getpid() or not alive(record, run):
         return None
     return f"another process (pid {record.get('pid', 'unknown')} on {record.get('host', 'this machine')})"
@@ -63,10 +65,12 @@ def claimed(run: Path, interval_s: float = INTERVAL_S) -> Iterator[str]:
 
     def beat() -> None:
         while not ended.wait(interval_s):
-            with suppress(OSError, HeldError):  # a full disk shows in what the run writes itself
+            # A full disk shows in what the run writes itself.
+            with suppress(OSError, HeldError):
                 check_claim(run, owner)
                 os.utime(run / HEARTBEAT)
 
+    # A thread, because a rollout step may take hours without a line of the main thread.
     thread = Thread(target=beat, name="heartbeat", daemon=True)
     thread.start()
     try:

@@ -99,7 +99,8 @@ class Display:
         if (steps := remaining_steps(self.budget, self.first_row, row)) is not None:
             pace = (time.perf_counter() - self.started) / (row["step"] - self.first_row["step"])
             left = str(timedelta(seconds=round(pace * steps)))
-            line.append(f"eta {left.removeprefix('0:')}")  # the line fits a terminal of 80 columns
+            # The line fits a terminal of 80 columns.
+            line.append(f"eta {left.removeprefix('0:')}")
         line += [f"{k.removeprefix('eval/')} {v:.3f}" for k, v in row.items() if k.startswith("eval/") and "avg@" in k]
         print("  ".join(line), flush=True)
 

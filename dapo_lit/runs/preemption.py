@@ -37,7 +37,8 @@ class StopSignal:
         def on_signal(number: int, frame: FrameType | None) -> None:
             self.requested = True
             self.number = self.number or number
-            signal.signal(signal.SIGALRM, lambda *_: os._exit(128 + number))  # the grace period is over
+            # The grace period is over.
+            signal.signal(signal.SIGALRM, lambda *_: os._exit(128 + number))
             signal.setitimer(signal.ITIMER_REAL, grace_s)
 
         for number in stop_signals():

@@ -75,7 +75,8 @@ class RunFolder:
         """Merges `values` into run.json."""
         self.check_owner()
         record = self.read_run() | values
-        if self.owner and "arm" not in record:  # it would be another run's, with nothing but these values
+        # It would be another run's, with nothing but these values.
+        if self.owner and "arm" not in record:
             raise DamagedError(f"{self.path / RECORD} is missing; {RESTORE}")
         write_record(self.path, record | {"updated_at": now()})
 
@@ -86,7 +87,6 @@ class RunFolder:
 
 
 def run_path(config: Config, arm: str) -> Path:
-    """The folder of a run."""
     return config.folder(arm)
 
 
@@ -138,6 +138,7 @@ def open_run(
     Raises HeldError: another process has claimed the run since.
     """
     path = run_path(config, arm)
+    # Before anything is written: the claim may have been taken over while this process started.
     RunFolder(path, False, owner).check_owner()
     exists = is_run(path)
     if config.resume is True and not exists:
@@ -161,6 +162,7 @@ def open_run(
         (path / name).mkdir(parents=True, exist_ok=True)
     resumes = bool(config.resume and RunFolder(path, resumes=False).checkpoints)
     folder = RunFolder(path, resumes, owner)
+    # A kill may have left half a line; the next row must not continue it.
     end_torn_row(path)
     tree = config.model_dump(mode="json")
     previous = folder.read_run()
@@ -169,6 +171,7 @@ def open_run(
         update_manifest(path, None, {name: sum_of(text.encode()) for name, text in texts.items()}, config_hash(tree))
     for name, text in texts.items():
         write_text(path / name, text)
+    # A resumed run is not done; DONE.json is what `resume=auto` and sweeps look for.
     (path / DONE).unlink(missing_ok=True)
     change = [{"at": now(), "step": progress(path)["steps"], "changes": changes}] if changes else []
     folder.write_run(
@@ -209,6 +212,7 @@ def check_complete(path: Path) -> None:
 def move_aside(path: Path) -> None:
     """Renames an older run to seed_0.replaced_1 and so on."""
     number = 1
+    # Never removed: runs cost hours, and a mistyped seed must not cost one.
     while (aside := path.with_name(f"{path.name}.replaced_{number}")).exists():
         number += 1
     (path / HEARTBEAT).unlink(missing_ok=True)

@@ -29,11 +29,13 @@ def update_manifest(
     """
     before = read_manifest(run) or NOTHING
     known = before["files"]
+    # Entries are kept rather than computed again: a table that was altered since must not become the truth.
     files = {name: entry for name, entry in known.items() if _stays(run, name, step)}
     found = [file for pattern in TABLES for file in sorted(run.glob(pattern)) if step and step_of(file.name) <= step]
     found += [file for name in (CONFIG, "overrides.txt") if (file := run / name).is_file()]
     names = [file.relative_to(run).as_posix() for file in found]
     files |= {name: sum_of(run / name) for name in names if name not in files}
+    # Both sums until the next manifest: a kill between manifest and rename leaves the old file, which is whole.
     files |= {name: _either(new, known.get(name)) for name, new in (sums or {}).items()}
     config_hash = config_hash or read_record(run).get("config_hash")
     row = {"step": before["step"], "row": before["row"]} if step is None else {"step": step, "row": _row(run, step)}

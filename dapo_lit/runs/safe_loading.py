@@ -46,7 +46,8 @@ LIST_TYPES = {
 } | {
     ("torch", "Size"): torch.Size,
     ("torch.serialization", "_get_layout"): torch.serialization._get_layout,
-    ("pathlib", "PosixPath"): PurePosixPath,  # of the folder that it was written to; it is not used
+    # Of the folder that it was written to; it is not used.
+    ("pathlib", "PosixPath"): PurePosixPath,
     ("collections", "OrderedDict"): OrderedDict,
 }
 """Types in the list of tensors of a sharded checkpoint. torch.save does not write that list, so `weights_only` cannot
@@ -122,10 +123,12 @@ def only_tensors(checkpoint: Path) -> Iterator[None]:
     Raises DamagedError: the checkpoint holds something that is not loaded, or it lacks tensors.
     """
     with suppress(FileNotFoundError):
-        SafeReader(checkpoint).read_metadata()  # dcp.load of torch 2.11 swallows what this raises
+        # dcp.load of torch 2.11 swallows what this raises.
+        SafeReader(checkpoint).read_metadata()
     try:
         yield
-    except CheckpointException as error:  # it holds every rank's exception, and is no Exception itself
+    except CheckpointException as error:
+        # It holds every rank's exception, and is no Exception itself.
         for fault, _ in error.failures.values():
             if isinstance(fault, DamagedError):
                 raise fault from None

@@ -35,7 +35,8 @@ def wandb_named() -> Iterator[None]:
 
     try:
         yield
-    except (wandb.errors.Error, ValueError) as error:  # ValueError: it refuses an argument
+    except (wandb.errors.Error, ValueError) as error:
+        # ValueError: it refuses an argument.
         raise ConfigError(
             f"logger=wandb: {' '.join(str(error).split())} (logger.wandb.mode=offline needs no server)"
         ) from None

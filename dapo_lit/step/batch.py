@@ -262,8 +262,6 @@ def token_batch(groups: Sequence[Group], loss_mask: Tensor, policy_version: int)
 
 @dataclass
 class RolloutStep:
-    """One training batch."""
-
     collected: CollectedStep
     tokens: TokenBatch | None
     """None: no group to learn from."""
@@ -279,5 +277,4 @@ class RolloutStep:
 
     @property
     def policy_version(self) -> int:
-        """Version of the weights that train on it."""
         return self.collected.policy_version

@@ -16,8 +16,6 @@ RESERVED_BYTES = 4 << 30
 
 @dataclass(frozen=True)
 class VllmSettings:
-    """The settings of vLLM in the config."""
-
     max_model_tokens: int
     """Prompt and response together."""
     max_batch_size: int

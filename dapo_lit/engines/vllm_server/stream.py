@@ -28,8 +28,6 @@ WAIT_S = 0.05
 
 @dataclass
 class UnderWay:
-    """A request at a server."""
-
     request: SampleRequest
     server: int
     ids: list[int] = field(default_factory=list)

@@ -111,5 +111,4 @@ def resembling(technique: str, measured: Mapping[str, float], found: Iterable[Fo
 
 
 def updates_of(settings: Mapping[str, Any]) -> int:
-    """Updates a step."""
     return int(settings["num_prompts"] // settings["minibatch_prompts"] * settings["epochs"])

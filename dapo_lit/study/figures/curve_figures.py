@@ -46,7 +46,6 @@ def plot_metric(runs: Runs, key: str, x: str = "step") -> Figure:
 
 
 def _draw_metric(axes: Axes, runs: Runs, key: str, x: str, arms: Sequence[str], look: Mapping[str, Look]) -> None:
-    """Draws the arms in one panel."""
     heights, few = [np.empty(0)], len(arms) <= MOST_BANDS
     for arm in arms:
         seeds = [series for run in runs.of(arm) if len(series := curve(run, key, x))]

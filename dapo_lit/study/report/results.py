@@ -15,8 +15,6 @@ from dapo_lit.study.read.runs import Runs, StudyError
 
 @dataclass(frozen=True)
 class Results:
-    """The analysis of one study."""
-
     runs: Runs
     plan: Plan | None
     edits: tuple[str, ...]
