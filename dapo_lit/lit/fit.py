@@ -1,6 +1,7 @@
 """Puts module, data, callbacks and Lightning's trainer together and trains, on every rank; the strategy of shards."""
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from dapo_lit.lit.processes import StartPoint, lost_rank_named
 from dapo_lit.policy.lora import only_trained
 from dapo_lit.ranks import Ranks
 from dapo_lit.rollout.step_collection import StopRequestedError
-from dapo_lit.runs.checkpoint_weights import METADATA, check_entries
+from dapo_lit.runs.checkpoint_weights import METADATA, check_entries, fitting
 from dapo_lit.runs.extensions import built
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.preemption import StopSignal
@@ -96,7 +97,7 @@ def fit(
     if start.checkpoint and ranks.rank == 0:
         print(f"continuing from {start.checkpoint}")
     try:
-        with lost_rank_named(ranks.lost), safe_state_types(start.checkpoint) if start.checkpoint else nullcontext():
+        with lost_rank_named(ranks.lost), continuing(start.checkpoint) if start.checkpoint else nullcontext():
             trainer.fit(module, datamodule=datamodule, ckpt_path=start.checkpoint, weights_only=True)
     except (StopRequestedError, SIGTERMException):
         # The checkpoint is written, the half-collected step dropped.
@@ -104,6 +105,13 @@ def fit(
         # with a SystemExit of code 0.
         stop.requested = True
     return module, stop
+
+
+@contextmanager
+def continuing(checkpoint: Path) -> Iterator[None]:
+    """Within it, a training state is loaded without executing what is in it; one that does not fit is named."""
+    with fitting(checkpoint), safe_state_types(checkpoint):
+        yield
 
 
 class ShardedStrategy(ModelParallelStrategy):

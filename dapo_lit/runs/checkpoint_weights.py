@@ -1,5 +1,7 @@
 """Reads the weights of a checkpoint without the run that wrote it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +54,28 @@ ENTRIES = ("dapo_lit", "loops", "RolloutDataModule")
 
 
 def check_entries(checkpoint: Path) -> None:
-    """Raises DamagedError if training cannot continue from a checkpoint because part of it is missing."""
+    """Raises DamagedError if training cannot continue from a checkpoint because part of it is missing, or a weight is
+    not finite: no run writes such a state."""
     file = checkpoint / METADATA if checkpoint.is_dir() else checkpoint
     state = load_file(file)
     for key in ENTRIES if checkpoint.is_dir() else (*ENTRIES, "state_dict"):
         _entry(state, key, file)
+    for name, value in state.get("state_dict", {}).items():
+        if isinstance(value, Tensor) and value.is_floating_point() and not value.isfinite().all():
+            raise DamagedError(f"{file} has a NaN or an infinite number in {name}; {ANOTHER}")
+
+
+@contextmanager
+def fitting(checkpoint: Path) -> Iterator[None]:
+    """Within it, a state of weights of other shapes raises DamagedError; torch lists every tensor, a line each."""
+    try:
+        yield
+    except RuntimeError as error:
+        first, _, more = str(error).partition("\n\t")
+        if "loading state_dict" not in first:
+            raise
+        reason = " ".join(more.partition("\n")[0].split())
+        raise DamagedError(f"{checkpoint} does not fit the policy of the config ({reason}); {ANOTHER}") from None
 
 
 def _entry(state: dict[str, Any], key: str, file: Path) -> dict[str, Any]:

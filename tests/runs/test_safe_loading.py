@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from command_line import SMALL, run_cli
 from commands import evaluation, export_to
 from damages import resealed
 
@@ -90,3 +91,25 @@ def test_a_file_that_is_no_checkpoint_is_named(tmp_path, state):
     torch.save(state, tmp_path / "other.ckpt")
     with pytest.raises(DamagedError, match=r"other.ckpt "):
         policy_weights(tmp_path / "other.ckpt")
+
+
+def test_a_state_that_does_not_fit_or_is_not_finite_is_named_in_one_line(tmp_path):
+    run = tmp_path / "runs" / "four_sums" / "dapo" / "seed_0"
+    arguments = (*(a for a in SMALL if not a.startswith("budget.")), "trainer.checkpoint_every=2")
+    assert run_cli(*arguments, "budget.steps=2", cwd=tmp_path).returncode == 0
+    file = run / "checkpoints" / "step_000002.ckpt"
+    whole = file.read_bytes()
+    for change, reason in (
+        (lambda weight: weight[:1], "does not fit the policy of the config (size mismatch"),
+        (lambda weight: weight * float("nan"), "has a NaN or an infinite number in policy."),
+    ):
+        file.write_bytes(whole)
+        state = torch.load(file, weights_only=False)
+        name = next(iter(state["state_dict"]))
+        state["state_dict"][name] = change(state["state_dict"][name])
+        torch.save(state, file)
+        resealed(run)
+        done = run_cli(*arguments, "budget.steps=4", "resume=true", cwd=tmp_path)
+        (line,) = done.stderr.strip().splitlines()
+        assert done.returncode == 2
+        assert f"{file.relative_to(tmp_path)} {reason}" in line
