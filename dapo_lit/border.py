@@ -208,7 +208,26 @@ def _numbers(column: "pd.Series") -> str | None:
     return None
 
 
-TEXT, WHOLE, TRUTH, NUMBER = _texts, _whole, _truth, _numbers
+def _any(column: "pd.Series") -> None:
+    """Whatever is in a column."""
+
+
+def _verdicts(column: "pd.Series") -> str | None:
+    return None if all(value is None or value in (True, False) for value in column) else "true, false or nothing"
+
+
+def _arrays(kinds: str, of: str) -> "Column":
+    def check(column: "pd.Series") -> str | None:
+        whole = all(
+            getattr(getattr(value, "dtype", None), "kind", "-") in kinds and value.ndim == 1 for value in column
+        )
+        return None if whole else f"a list of {of} in every row"
+
+    return check
+
+
+ANY, TEXT, WHOLE, TRUTH, NUMBER, VERDICT = _any, _texts, _whole, _truth, _numbers, _verdicts
+IDS, LOGPROBS = _arrays("iu", "token ids"), _arrays("f", "log-probs")
 Column = Callable[["pd.Series"], str | None]
 """Says what every row of a column must be where some is not."""
 

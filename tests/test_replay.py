@@ -152,6 +152,29 @@ def test_a_run_without_a_recorded_step_and_a_damaged_recording_are_told(tmp_path
         open_recording(tmp_path, 1)
 
 
+ALTERED: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], str]] = {
+    "attempts of text": (lambda t: t.assign(attempt="x"), "'attempt' must be a whole number"),
+    "verdicts of text": (lambda t: t.assign(correct="yes"), "'correct' must be true, false or nothing"),
+    "rewards of text": (lambda t: t.assign(reward="1"), "'reward' must be a number"),
+    "responses that are no ids": (lambda t: t.assign(response_ids="7"), "'response_ids' must be a list of token ids"),
+    "log-probs that are none": (lambda t: t.assign(rollout_logprobs=1.0), "must be a list of log-probs"),
+    "a sample twice": (lambda t: pd.concat([t, t]), "has two rows of submitted_step"),
+    "a column less": (lambda t: t.drop(columns="examined"), "has no column examined"),
+}
+
+
+@pytest.mark.parametrize("name", ALTERED)
+def test_recorded_rollouts_of_other_types_are_refused_by_file_and_column(tmp_path, recorded_run, name):
+    run = Path(shutil.copytree(recorded_run, tmp_path / "run"))
+    change, reason = ALTERED[name]
+    file = run / "rollouts" / "step_000003.parquet"
+    change(pd.read_parquet(file)).to_parquet(file)
+    resealed(run)
+    with pytest.raises(DamagedError, match=f"step_000003.parquet: .*{reason}") as refused:
+        open_recording(run, 3)
+    assert "\n" not in str(refused.value)
+
+
 EVIL = """
 open({ran!r}, "w")
 def loss(logprobs, old, advantages): return -(logprobs - old).exp() * advantages

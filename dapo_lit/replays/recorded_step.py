@@ -29,11 +29,11 @@ from dapo_lit.replays.sketch import save_weights
 from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.records import Group
-from dapo_lit.run_files import CONFIG, before_step, check_kept, kept_states, read_config, read_record, read_table
+from dapo_lit.run_files import CONFIG, before_step, check_kept, kept_states, read_config, read_record
 from dapo_lit.runs.checkpoint_files import damage_reason
 from dapo_lit.runs.checkpoint_weights import check_entries
 from dapo_lit.runs.resume import check_inputs, check_reference
-from dapo_lit.runs.rollout_table import rollouts_file
+from dapo_lit.runs.rollout_table import read_recorded, rollouts_file
 from dapo_lit.runs.safe_loading import safe_state_types
 from dapo_lit.step.batch import MicroBatch, RolloutStep, TokenBatch
 
@@ -88,7 +88,7 @@ def open_recording(run: Path, step: int | None, given: Container[str] | None = f
         raise UserError(f"{checkpoint} was written by several processes; a replay reads recordings of one")
     if reason := damage_reason(checkpoint):
         raise DamagedError(f"{checkpoint} is damaged ({reason}); {recorded}")
-    rows = read_table(rollouts_file(run, chosen))
+    rows = read_recorded(rollouts_file(run, chosen))
     examined = rows[rows["examined"]].to_dict("records")
     samples = [_sample(row) for row in examined]
     scores = {sample.key: _score(row) for sample, row in zip(samples, examined, strict=True)}

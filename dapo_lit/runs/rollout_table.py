@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from dapo_lit.border import ANY, IDS, LOGPROBS, NUMBER, TEXT, TRUTH, VERDICT, WHOLE, checked_table
 from dapo_lit.config import Config
 from dapo_lit.rollout.records import CollectedStep
-from dapo_lit.run_files import ROLLOUTS, write_table
+from dapo_lit.run_files import ROLLOUTS, read_table, write_table
 
 
 def rollouts_file(run: Path, step: int) -> Path:
@@ -18,6 +19,21 @@ def keeps_rollouts(config: Config, step: int) -> bool:
     """True if a run with this config writes the rollouts of the step."""
     every = config.logger.rollouts_every
     return bool(every and step % every == 0) or step in config.replay.record
+
+
+RECORDED = {
+    "problem_id": TEXT, "attempt": WHOLE, "sample_index": WHOLE, "submitted_step": WHOLE, "response_ids": IDS,
+    "rollout_logprobs": LOGPROBS, "policy_version": WHOLE, "extracted": ANY, "error": ANY, "correct": VERDICT,
+    "reward": NUMBER, "examined": TRUTH, "truncated": TRUTH,
+}  # fmt: skip
+"""The columns that a replay takes, with their kinds."""
+
+
+def read_recorded(file: Path) -> pd.DataFrame:
+    """What a replay takes of the rollouts of a step. Raises DamagedError: one line with the column."""
+    return checked_table(
+        read_table(file), RECORDED, file, key=("submitted_step", "problem_id", "attempt", "sample_index")
+    )
 
 
 def write_rollouts(folder: Path, collected: CollectedStep) -> pd.DataFrame:
