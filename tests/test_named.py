@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dapo_lit.__main__ import COMMANDS
 from dapo_lit.techniques import REGISTER
@@ -161,3 +162,16 @@ def test_the_page_of_a_technique_names_the_file_with_its_arithmetic(technique):
     ]
     mark = f"# DAPO {technique.section.removeprefix('Section ')} {technique.label}"
     assert any(mark in code for code in texts), mark
+
+
+def test_the_navigation_has_each_page_of_docs_once():
+    tabs = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    entries = [entry for tab in tabs for pages in tab.values() for entry in pages]
+    folders = {entry.removesuffix("/*") for entry in entries if entry.endswith("/*")}
+    expanded = [page.relative_to(ROOT / "docs").as_posix() for page in DOCS if page.parent.name in folders]
+    named = [*expanded, *(entry for entry in entries if not entry.endswith("/*"))]
+    assert len(named) == len(set(named))
+    here = {page.relative_to(ROOT / "docs").as_posix() for page in DOCS if "examples" not in page.parts}
+    assert here <= set(named)
+    assert all((ROOT / "docs" / name).is_file() or (ROOT / name).is_file() for name in named)
+    assert [next(iter(tab)) for tab in tabs][:3] == ["Start here", "Tutorials", "Reference"]

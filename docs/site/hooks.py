@@ -101,7 +101,14 @@ def _add(source: Path, files: Files, config: MkDocsConfig) -> None:
     files.append(File.generated(config, place, content=text))
 
 
+SEARCHED = {"configuration.md": 8, "metrics.md": 4, "reference/": 4, "experiments/": 0.5, "CHANGELOG.md": 0.2}
+"""Beginning of a page's path -> its weight in the search: a word of a key is looked up more often than a study's."""
+
+
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    weights = [weight for start, weight in SEARCHED.items() if page.file.src_uri.startswith(start)]
+    if weights:
+        page.meta["search"] = {"boost": weights[0]}
     source = _original(page.file)
     if source is None:
         return markdown

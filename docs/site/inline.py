@@ -5,6 +5,7 @@
     on METRIC STUDY COMPARISON SHOW     the same on another metric; METRIC may end in @FIRST-LAST, of rollout steps
     where TECHNIQUE OTHER on|off SHOW   an effect on sums over the combinations in which another technique is on, or off
     level METRIC STUDY ARM          the mean over an arm's runs of the number that arms are compared on
+    tokens STUDY ARM                what an arm's runs generate, mean, to the hundred
     calibrated REGIME TECHNIQUE SHOW    the effect of the extreme setting, its d, the placebo, or whether it is admitted
     cost STUDY COMPARISON SHOW      tokens used, or needed to the level that the control ends on
     is NAME                         what a function of measured.py gives
@@ -129,6 +130,11 @@ def level(metric: str, study: str, arm: str) -> str:
     return amount(metric, float(np.mean(found))) + (" %" if unit(metric) == "points" else f" {unit(metric)}".rstrip())
 
 
+def tokens(study: str, arm: str) -> str:
+    """Tokens that an arm's runs generate, mean, to the hundred."""
+    return f"{round(np.mean([run.series('tokens_generated').max() for run in cells(study).of(arm)]), -2):,.0f}"
+
+
 def calibrated(regime: str, technique: str, shown: str) -> str:
     """What a regime's calibration found of a technique."""
     found = json.loads((ROOT / "conf" / "regime" / f"{regime}.calibration.json").read_text(encoding="utf-8"))
@@ -172,6 +178,8 @@ def text(key: str) -> str:
             return SHOWS[rest[3]](where(rest[0], rest[1], rest[2] == "on"))
         case "level":
             return level(*rest)
+        case "tokens":
+            return tokens(*rest)
         case "calibrated":
             return calibrated(*rest)
         case "cost":
