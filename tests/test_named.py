@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import tables
 import yaml
 
 from dapo_lit.__main__ import COMMANDS
@@ -175,3 +176,10 @@ def test_the_navigation_has_each_page_of_docs_once():
     assert here <= set(named)
     assert all((ROOT / "docs" / name).is_file() or (ROOT / name).is_file() for name in named)
     assert [next(iter(tab)) for tab in tabs][:3] == ["Start here", "Tutorials", "Reference"]
+
+
+def test_a_search_for_the_learning_rate_meets_its_key_in_the_title_of_a_section():
+    """The search weighs words of titles a thousand times those of texts."""
+    sections = re.split(r"^### ", tables.keys(), flags=re.MULTILINE)
+    of_rate = next(section for section in sections if "| `algorithm.optimizer.lr` |" in section)
+    assert "learning rate" in of_rate.splitlines()[0]

@@ -101,7 +101,7 @@ def _add(source: Path, files: Files, config: MkDocsConfig) -> None:
     files.append(File.generated(config, place, content=text))
 
 
-SEARCHED = {"configuration.md": 8, "metrics.md": 4, "reference/": 4, "experiments/": 0.5, "CHANGELOG.md": 0.2}
+SEARCHED = {"configuration.md": 8, "reference/": 2, "experiments/": 0.1, "CHANGELOG.md": 0.1}
 """Beginning of a page's path -> its weight in the search: a word of a key is looked up more often than a study's."""
 
 

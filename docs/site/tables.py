@@ -23,12 +23,17 @@ from dapo_lit.techniques import REGISTER  # noqa: E402
 Schema = dict[str, Any]
 
 
+IN_WORDS = {"algorithm.optimizer": "learning rate, schedule and AdamW"}
+"""Keys with a section of their own and a title in words: the search weighs titles most, and keys are abbreviations."""
+
+
 def keys() -> str:
     """Every key of the training config: allowed values, the default run's value, its docstring, who uses it."""
     schema, default = Config.model_json_schema(), resolved(composed_tree([]))
     rows: dict[str, list[str]] = {}
     for key, spec in _leaves(schema, schema["$defs"]):
         section = key.split(".")[0] if "." in key else "The run"
+        section = next((f"{start}: {words}" for start, words in IN_WORDS.items() if key.startswith(start)), section)
         switch = REGISTER.get(key.removeprefix("algorithm.techniques."))
         text = switch.description if switch else spec.get("description", "")
         meaning = " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
