@@ -41,7 +41,7 @@ test-fast: $(READY)  ## the tests that take a minute in all
 test-mutations: $(READY)  ## seed faults into a copy of the code, one at a time: each must fail a test
 	$(BIN)/python tests/mutations.py $(ARGS)
 
-sweeps: $(READY)  ## the whole equivalence matrix; kill and stop a run of seconds 120 times; make a committed cell anew; damage what readers are given 2,000 times (minutes)
+sweeps: $(READY)  ## the whole equivalence matrix; kill and stop a run of seconds 120 times; make a committed cell anew; damage what readers are given 4,800 times (minutes)
 	DAPO_LIT_MATRIX=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile tests/lit/test_equivalence_matrix.py
 	DAPO_LIT_MATRIX=1 $(BIN)/python -m pytest -q -n 2 tests/test_committed_cell.py tests/preflight/test_policy_check.py tests/policy/test_compiled.py tests/test_one_file.py tests/test_train.py tests/test_plan.py $(ARGS)
 	DAPO_LIT_MATRIX=1 $(BIN)/python -m pytest -q -n 2 tests/study/test_damaged_logs.py tests/study/test_damaged_studies.py tests/runs/test_damaged_folders.py
