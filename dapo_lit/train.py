@@ -21,6 +21,7 @@ from dapo_lit.config import Config, ConfigError
 from dapo_lit.data.templates import agreed_template
 from dapo_lit.errors import HeldError, UserError
 from dapo_lit.files import write_text
+from dapo_lit.preflight.files import check_files
 from dapo_lit.preflight.machine import check_machine
 from dapo_lit.run_files import CHECKPOINTS, DONE, RECORD, TABLES, last_step, lost_files, read_metrics
 from dapo_lit.runs.claim import claimed, holder
@@ -46,7 +47,7 @@ def train(config: Config, overrides: list[str]) -> None:
     Raises SystemExit: with code 0, after the checkpoint, if the process was asked to stop.
     """
     agreed_template(config.task.template, config.reward.extraction)  # before the seconds that torch takes
-    check_machine(config)
+    checked_early(config)
     if config.study is None and os.environ.get("RANK", "0") == "0":
         check_wandb(config.logger)
     import torch
@@ -110,6 +111,12 @@ def sized(config: Config) -> tuple[Config, str]:
     return fit.config, fit.words
 
 
+def checked_early(config: Config) -> None:
+    """Raises ConfigError or DataError for what machine and small data files show without torch."""
+    check_machine(config)
+    check_files(config.task)
+
+
 def check_study(configs: Iterable[Config]) -> None:
     """Tries out the first cell of a study that is not done yet.
 
@@ -144,7 +151,7 @@ def run_study(study: Sweep, run: Callable[[Config, list[str]], None] = train) ->
     Of a multirun the first cell is tried out before, in a process of its own, and what the cells found is printed at
     the end.
     """
-    if code := exit_code_of(lambda: check_machine(study.config)):
+    if code := exit_code_of(lambda: checked_early(study.config)):
         return code
     import dapo_lit.lit.fit  # noqa: F401  (so that the cells' processes inherit the imports)
 

@@ -134,11 +134,14 @@ OF_THE_SCHEMA = [
     ["lr=1e-4"], [SUMS, "budget.steps=-5"], ["-m", SUMS, "seed=0,0"], ["+regime=joint", "algorithm.clip.hgh=1"],
     ["-m", "+study=table1", "+regime=joint", "algorithm.optimizer.lr=fast"], ["+study=fork", "fork.run=nowhere"],
     ["-m", "+experiment=ablate_clip_higher", "seed=0,1", "task.num_heldout=0"], [SUMS, "trainer=fsdp"],
+    [*FILE, "task.path=headless.csv"], [*FILE, "task.path=null.jsonl"],
 ]  # fmt: skip
 
 
-def test_no_mistake_that_the_schema_or_the_machine_shows_loads_torch(tmp_path):
+def test_no_mistake_that_the_schema_the_machine_or_a_small_file_shows_loads_torch(tmp_path):
     """Torch and pandas take seconds, which nobody should wait for to see a typo."""
+    (tmp_path / "headless.csv").write_text("1 + 1?,2\n2 + 2?,4\n")
+    (tmp_path / "null.jsonl").write_text('{"problem": "1 + 1?", "answer": null}\n')
     code = f"""
 import sys
 import dapo_lit.train
