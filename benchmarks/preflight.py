@@ -88,11 +88,12 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=10_000)
     parser.add_argument("--set", action="append", default=[], help="key=value of the config")
     options = parser.parse_args()
-    lines = (line for name in SETS if (file := options.data / f"{name}.jsonl").exists() for line in file.open())
+    sets = [file for name in SETS if (file := options.data / f"{name}.jsonl").exists()]
+    lines = (line for file in sets for line in file.open(encoding="utf-8"))
     rows = [json.loads(line) for line in islice(lines, options.problems)]
     with tempfile.TemporaryDirectory() as folder:
         policy, file = Path(folder) / "policy", Path(folder) / "rows.jsonl"
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         tokenizer = tokenizer_of([row["problem"] for row in rows])
         save_policy(policy, random_model(TINY, tokenizer, 0), tokenizer, {})
         seconds = measured(

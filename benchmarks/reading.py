@@ -71,7 +71,7 @@ class Reading:
 
 def comment_lines(file: Path) -> tuple[int, int]:
     """(comments on a line of their own, lines that are not blank); a `#` inside a string is no comment."""
-    lines = file.read_text().splitlines()
+    lines = file.read_text(encoding="utf-8").splitlines()
     with file.open("rb") as source:
         tokens = [token for token in tokenize.tokenize(source.readline) if token.type == tokenize.COMMENT]
     own = sum(lines[token.start[0] - 1].lstrip().startswith("#") for token in tokens)
@@ -106,7 +106,7 @@ def main() -> None:
     way = list(dict.fromkeys(str(Path(file).relative_to(ROOT)) for file in reversed(reading.to_the_clip)))
     print(f"files that run in a rollout step: {len(reading.ran)}")
     if "--files" in asked:
-        lines = {file: len(Path(file).read_text().splitlines()) for file in reading.ran}
+        lines = {file: len(Path(file).read_text(encoding="utf-8").splitlines()) for file in reading.ran}
         for file in sorted(lines, key=lambda file: -lines[file]):
             print(f"  {lines[file]:4} {Path(file).relative_to(ROOT)}")
     print(f"files from the updates to the clip: {len(way)}: {', '.join(way)}")

@@ -367,7 +367,7 @@ def main() -> None:
         if name in args.parts:
             campaign.run(name, PARTS[name], DRY_CAP_S if args.tiny else cap_s)
     if args.tiny and args.out is None:
-        found = [json.loads(line) for line in (place / "rows.jsonl").read_text(encoding="utf-8").splitlines()]
+        found = [json.loads(line) for line in (place / "rows.jsonl").open(encoding="utf-8")]
         shutil.rmtree(place)
         if broken := [row for row in found if fails(row["measured"])]:
             sys.exit(f"a part does not run: {broken}")

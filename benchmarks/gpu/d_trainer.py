@@ -46,7 +46,7 @@ def planned(policy: str, tokens: int, recomputed: str) -> PlanConfig:
 
 def simulated_bytes(policy: str, tokens: int, recomputed: str) -> float:
     """The peak by `training_memory(planned(...), micro_batches=1)`, which took half a minute before the start."""
-    rows = map(json.loads, SIMULATED.read_text(encoding="utf-8").splitlines())
+    rows = map(json.loads, SIMULATED.open(encoding="utf-8"))
     case = (policy, tokens, recomputed)
     [found] = [r for r in rows if (r["policy"], r["tokens"], r["recomputation"]) == case]
     return 1e9 * float(found["simulated_gb"])

@@ -31,7 +31,7 @@ def coin(prompts: list[str], completion_ids: list[list[int]], **_: Any) -> list[
 def main() -> None:
     folder, tiny = Path(sys.argv[1]), "--tiny" in sys.argv
     prompts, samples, updates, limit = (2, 4, 1, 16) if tiny else (PROMPTS, SAMPLES, UPDATES, LIMIT)
-    lines = (folder / "problems.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (folder / "problems.jsonl").open(encoding="utf-8")
     ends: list[float] = []
 
     class Clock(TrainerCallback):

@@ -76,7 +76,7 @@ def probe_engine(
     found = torch.from_numpy(np.concatenate([sample.rollout_logprobs for sample in drawn])).double()
     surprise = -own - expected  # 0 on average if the tokens are the policy's
     error = float(surprise.std()) / math.sqrt(len(surprise)) if len(surprise) >= FEWEST else math.inf
-    values = torch.stack([(found - own).abs().mean(), surprise.mean(), torch.tensor(error, dtype=torch.float64)])
+    values = torch.stack([(found - own).abs().mean(), surprise.mean(), surprise.new_tensor(error)])
     difference, unlikely, errors = ranks.stack(values.nan_to_num(nan=math.inf, posinf=math.inf)).T
     bound = NARROW_BOUND if narrow else FULL_BOUND
     what = f"{len(found)} tokens of {SAMPLES} responses to a prompt"
