@@ -50,8 +50,8 @@ def punished(correct: Tensor, punish: Punished) -> Tensor:
     In a group whose answers are all wrong, correctness gives no advantage (Eq. 9), so that under "all" the penalty is
     all that is learned from it: short wrong answers are reinforced. "mixed" leaves such a group without advantages.
 
-    >>> [punished(torch.tensor(group), "mixed").tolist() for group in ([False, False], [False, True])]
-    [[False, False], [True, True]]
+    >>> tuple(int(punished(torch.tensor(group), "mixed").sum()) for group in ([False, False], [False, True]))
+    (0, 2)
     """
     match punish:  # DAPO 3.4 soft overlong punishment: which answers it is for
         case "all":
