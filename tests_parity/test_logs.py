@@ -47,9 +47,9 @@ def test_a_log_of_verl_is_read(tmp_path, monkeypatch):
                 row |= {"actor/entropy": 0.5 - 0.01 * step, "actor/pg_clipfrac": 0.02, "actor/grad_norm": 0.3}
                 row["val-core/sums/acc/mean@4"] = 0.2 + gain * step
                 logger.log(row, step)
-    metric, _ = import_runs("verl", [tmp_path / "logs"], tmp_path / "out", "val-core/sums/acc/mean@4")
+    metric, _, left_out = import_runs("verl", [tmp_path / "logs"], tmp_path / "out", "val-core/sums/acc/mean@4")
     runs = load(tmp_path / "out")
-    assert metric == "eval/sums/avg@4"
+    assert (metric, left_out) == ("eval/sums/avg@4", [])
     assert {(run.arm, run.seed) for run in runs} == {(arm, seed) for arm in ("grpo", "dapo") for seed in range(3)}
     run = runs.of("dapo")[0]
     written = [json.loads(line)["data"] for line in (tmp_path / "logs/sums/dapo_seed_0.jsonl").read_text().splitlines()]
