@@ -9,6 +9,7 @@ from typing import Literal, assert_never
 
 from math_answers.compare import compare_answers
 from math_answers.fast import FastComparer
+from math_answers.marks import in_dollars
 from math_answers.normalise import normalise_answer
 from math_answers.quantity import read_quantity, same_number
 
@@ -26,7 +27,9 @@ def decide(prediction: str, answer: str, rule: Rule) -> bool | None:
     """
     match rule:
         case "dapo":
-            return normalise_answer(prediction) == normalise_answer(answer)
+            # An extraction turns the delimiters of a formula into single dollar signs; a reference may have others.
+            written = (answer, in_dollars(answer))
+            return normalise_answer(prediction) in map(normalise_answer, written)
         case "numeric":
             a, b = _quantity(prediction), _quantity(answer)
             return a is not None and b is not None and same_number(a, b)

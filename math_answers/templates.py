@@ -12,7 +12,8 @@ from math_answers.parse import MAX_ANSWER_CHARS
 ANSWER_LINE_CHARS = 300
 """Characters at the end that `answer_line` and `number` look at; DAPO's scorer reads only the last 300 characters."""
 
-_ANSWER_LINE = re.compile(r"Answer[*_`]*\s*[:：]\s*(?=[^\n])", re.IGNORECASE)
+# The rest of the line belongs to the first `Answer:` in it, as in DAPO's scorer.
+_ANSWER_LINE = re.compile(r"Answer[*_`]*\s*[:：]\s*([^\n]+)", re.IGNORECASE)
 _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 
@@ -21,7 +22,7 @@ def extract_answer_line(text: str) -> str | None:
     """The last `Answer: ...` of the last 300 characters, as DAPO's scorer finds it, or a formula on its own lines."""
     tail = text[-ANSWER_LINE_CHARS:]
     markers = list(_ANSWER_LINE.finditer(tail))
-    return line_at(tail, markers[-1].end()) if markers else None
+    return line_at(tail, markers[-1].start(1)) if markers else None
 
 
 def extract_boxed(text: str) -> str | None:
