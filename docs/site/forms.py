@@ -1,6 +1,9 @@
 r"""Which rule accepts which form of an answer, after which extraction: the rules themselves are asked."""
 
+import json
 from typing import get_args
+
+from cells import ROOT
 
 from math_answers import Extraction, Rule, equal, extract
 from math_answers.rules import check_reference
@@ -30,6 +33,20 @@ WRITTEN = (
     (r"\sqrt{2}", (r"\sqrt2", r"2^{1/2}", r"\frac{2}{\sqrt{2}}", "1.41421356")),
 )  # fmt: skip
 """References, and answers in other forms."""
+
+
+def distinct() -> str:
+    """Markdown: the distinct references of public sets that the rule counts as equal (benchmarks/references.py)."""
+    found = json.loads((ROOT / "benchmarks" / "results" / "references.json").read_text(encoding="utf-8"))
+    lines = [
+        "| set | distinct references | equal pairs | confirmed by another reader | looked at by eye | unconfirmed |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, row in found.items():
+        reviewed, unconfirmed = len(row["reviewed"]), len(row["unconfirmed"])
+        confirmed = row["equal"] - reviewed - unconfirmed
+        lines.append(f"| {name} | {row['references']:,} | {row['equal']} | {confirmed} | {reviewed} | {unconfirmed} |")
+    return "\n".join(lines)
 
 
 def table() -> str:

@@ -42,6 +42,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "held_out_at_equal_tokens": effects.held_out_at_equal_tokens,
     "mean_at_equal_tokens": effects.mean_at_equal_tokens,
     "forms": forms.table,
+    "distinct": forms.distinct,
     "skewed_effects": rule.skewed_effects,
     "agreement": measured.agreement,
     "power": measured.power,
