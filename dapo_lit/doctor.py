@@ -13,7 +13,7 @@ import platform
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -155,18 +155,15 @@ def hub() -> Iterator[Finding]:
 
 def loggers() -> Iterator[Finding]:
     """The displays that are installed, and whether Weights & Biases has a login (the server is not asked)."""
-    yield Finding(
-        "W&B", *_or_remedy(_has_wandb_key, "login found", "no login", "wandb login, or logger.wandb.mode=offline")
-    )  # fmt: skip
+    if _has_wandb_key():
+        yield Finding("W&B", "login found")
+    else:
+        yield Finding("W&B", "no login", "optional", "logger=wandb: wandb login, or logger.wandb.mode=offline")
     for name in ("tensorboard", "mlflow"):
         try:
             yield Finding(name, version(name))
         except PackageNotFoundError:
             yield Finding(name, "not installed", "optional", f"logger={name}: pip install 'dapo_lit[{name}]'")
-
-
-def _or_remedy(is_there: Callable[[], bool], yes: str, no: str, remedy: str) -> tuple[str, State, str]:
-    return (yes, "good", "") if is_there() else (no, "optional", f"logger=wandb: {remedy}")
 
 
 def _has_wandb_key() -> bool:

@@ -146,13 +146,7 @@ def open_run(
     changes = {}
     if exists and config.resume:
         check_complete(path)
-        changes = changes_on_resume(path, config)
-        if changes:
-            print(f"the run in {path} is resumed with {describe(changes)}", flush=True)
-        if "budget.steps" in changes and config.algorithm.optimizer.schedule == "linear":
-            print(
-                "warning: schedule=linear falls to 0 at budget.steps; the steps so far followed the old end", flush=True
-            )
+        changes = announced_changes(path, config)
     elif exists:
         move_aside(path)
         path.mkdir()
@@ -195,6 +189,16 @@ def open_run(
     if not (path / MANIFEST).is_file():
         update_manifest(path, 0)
     return folder
+
+
+def announced_changes(path: Path, config: Config) -> dict[str, Any]:
+    """What a resumed run changes, printed."""
+    changes = changes_on_resume(path, config)
+    if changes:
+        print(f"the run in {path} is resumed with {describe(changes)}", flush=True)
+    if "budget.steps" in changes and config.algorithm.optimizer.schedule == "linear":
+        print("warning: schedule=linear falls to 0 at budget.steps; the steps so far followed the old end", flush=True)
+    return changes
 
 
 def check_complete(path: Path) -> None:

@@ -245,10 +245,10 @@ def test_the_page_of_a_run_shows_six_metrics_at_once_and_a_click_enlarges_one(br
     assert browser.evaluate("explorer.state.metric") == "rollout/entropy"
     assert browser.evaluate("byId('heading').textContent") == "entropy (nats)"
     assert browser.evaluate("document.activeElement.ariaPressed") == "true"
-    heights = "[...document.querySelectorAll('.panel')].map(one => one.getBoundingClientRect().right)"
+    right_edges = "[...document.querySelectorAll('.panel')].map(one => one.getBoundingClientRect().right)"
     browser.call("Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=1, mobile=False)
     browser.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-    assert max(browser.evaluate(heights)) <= 390
+    assert max(browser.evaluate(right_edges)) <= 390
     assert browser.evaluate("document.documentElement.scrollWidth") <= 390
     browser.call("Emulation.clearDeviceMetricsOverride")
 
