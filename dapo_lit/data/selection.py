@@ -68,10 +68,32 @@ class SelectionReport:
                 "right, so it is dropped: correct the answers, or take other data"
             )
 
-    def with_prompts(self, num_train: int, num_heldout: int, num_long: int, num_long_heldout: int) -> "SelectionReport":
-        """A copy with the numbers of prompts that are used and of problems whose prompt was too long."""
+    def with_prompts(
+        self,
+        num_train: int,
+        num_heldout: int,
+        num_long: int,
+        num_long_heldout: int,
+        *,
+        asked_train: int | None = None,
+        asked_heldout: int | None = None,
+    ) -> "SelectionReport":
+        """A copy with the numbers of prompts that are used and of problems whose prompt was too long.
+
+        asked_train, asked_heldout: `task.num_problems` and `task.num_heldout`; the line says where there are fewer.
+        """
         counts = {"train": num_train, "heldout": num_heldout, "long": num_long, "long_heldout": num_long_heldout}
         line = f"problems: {num_train:,} to train on, {num_heldout:,} held out"
+        fewer = [
+            f"{key} asks for {asked:,} and there are {found:,}"
+            for key, asked, found in (
+                ("task.num_problems", asked_train, num_train + num_long),
+                ("task.num_heldout", asked_heldout, num_heldout + num_long_heldout),
+            )
+            if asked is not None and 0 < found < asked
+        ]
+        if fewer:
+            line += f" ({'; '.join(fewer)})"
         if num_long or num_long_heldout:
             line += f"; left out, prompt above task.max_prompt_tokens: {num_long:,} and {num_long_heldout:,}"
         return SelectionReport({**self.counts, **counts}, [*self.lines, line])

@@ -137,7 +137,14 @@ class RolloutDataModule(LightningDataModule):
         parts.check_answers([*found.train, *found.heldout])
         train, num_long = parts.train_prompts
         self.heldout, num_long_heldout = parts.heldout_prompts
-        self.selection = found.selection.with_prompts(len(train), len(self.heldout), num_long, num_long_heldout)
+        self.selection = found.selection.with_prompts(
+            len(train),
+            len(self.heldout),
+            num_long,
+            num_long_heldout,
+            asked_train=config.task.num_problems,
+            asked_heldout=config.task.num_heldout,
+        )
         self.benchmarks = parts.benchmarks
         setup = CollectionSetup(
             prompts=train,

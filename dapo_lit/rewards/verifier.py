@@ -18,6 +18,8 @@ from math_answers.rules import Rule, check_reference, decide
 Ticket = Hashable
 MAX_CACHED = 65536
 """Verdicts on (prediction, reference answer) kept; within a group most answers repeat."""
+LARGEST = 1e12
+"""A reward above it in size has no verdict: advantages square rewards in float32, whose largest number is 3.4e38."""
 BATCH = 32
 """Completions that a reward function gets at once while the workers are busy."""
 
@@ -323,6 +325,11 @@ class Verifier:
             value, error = math.fsum(parts.values()), score.error or response.error
             late = score.timed_out or response.timed_out
             score = replace(score, value=value, parts=parts, timed_out=late, error=error)
+        if not abs(score.value) <= LARGEST:
+            named = self.function if self.weights is None else "reward.weights"
+            error = f"{named}: a reward of {score.value:g} is too large; {LARGEST:g} is the most"
+            score = replace(score, value=self.wrong_value, parts={}, error=score.error or error)
+            self.first_error = self.first_error or error
         self._ready.append((response.ticket, score))
 
     def _verdict(self, equal: bool, prediction: str | None) -> Score:

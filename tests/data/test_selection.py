@@ -12,7 +12,20 @@ from dapo_lit.data.selection import SelectionReport
 def test_without_filters_nothing_is_dropped_and_nothing_is_said():
     selection = SelectionReport()
     assert selection.with_prompts(7, 0, 0, 0).lines == ["problems: 7 to train on, 0 held out"]
+    assert selection.with_prompts(7, 3, 0, 0, asked_train=7, asked_heldout=3).lines == [
+        "problems: 7 to train on, 3 held out"
+    ]
     assert selection.with_prompts(5, 3, 2, 1).counts == {"train": 5, "heldout": 3, "long": 2, "long_heldout": 1}
+
+
+def test_where_fewer_problems_are_there_than_asked_for_the_line_says_so():
+    lines = SelectionReport().with_prompts(1200, 30, 0, 1, asked_train=5000, asked_heldout=200).lines
+    assert lines == [
+        "problems: 1,200 to train on, 30 held out (task.num_problems asks for 5,000 and there are 1,200; "
+        "task.num_heldout asks for 200 and there are 31); left out, prompt above task.max_prompt_tokens: 0 and 1"
+    ]
+    # A file without held-out problems has none on purpose.
+    assert "num_heldout" not in SelectionReport().with_prompts(7, 0, 0, 0, asked_heldout=200).lines[0]
 
 
 def test_duplicates_are_dropped_and_a_filter_that_leaves_nothing_is_refused_by_name(compose, tmp_path):

@@ -56,3 +56,12 @@ def test_an_addend_of_a_weighted_sum_may_be_any_number_but_no_other_thing():
     assert (graded.value, graded.error) == (pytest.approx(-0.9), None)
     assert broken.value == -1.0
     assert "reward_functions.returns: returned None" in (broken.error or "")
+
+
+def test_a_weighted_sum_that_float32_cannot_square_is_an_error_and_no_infinity():
+    with Verifier(
+        rule="numeric", extraction="hash", weights={"correctness": 1.0, "reward_functions.characters": 1e300}, workers=1
+    ) as made:
+        (score,) = made.score([(QUESTION, "a long answer")])
+        assert made.first_error == score.error == "reward.weights: a reward of 1.3e+301 is too large; 1e+12 is the most"
+    assert score.value == -1.0
