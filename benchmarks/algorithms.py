@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dapo_lit.config import config_folder
-from dapo_lit.run_files import read_metrics
+from dapo_lit.runs.files.metrics_file import read_metrics
 
 ALL = sorted(file.stem for file in (config_folder() / "algorithm").glob("*.yaml"))
 

@@ -30,7 +30,9 @@ from dapo_lit.command_text import command, setting
 from dapo_lit.config import Config, config_folder
 from dapo_lit.config.identity import flatten
 from dapo_lit.errors import UserError, suggestion
-from dapo_lit.run_files import ROLLOUTS, read_metrics, read_table
+from dapo_lit.runs.files.layout import ROLLOUTS
+from dapo_lit.runs.files.metrics_file import read_metrics
+from dapo_lit.runs.files.tables import read_table
 from dapo_lit.study.designs import Arm
 from dapo_lit.techniques import DAPO, REGISTER, step_mean
 

@@ -32,7 +32,9 @@ def measurements(run: Path, system: str | None) -> tuple[list[dict[str, Any]], M
         raise UserError(f"{run} is a file, not the folder of a run; of another trainer's log, name it: --from trl")
     from dapo_lit.config.foreign import check_known_keys
     from dapo_lit.config.identity import flatten, with_defaults
-    from dapo_lit.run_files import CONFIG, read_config, read_metrics
+    from dapo_lit.runs.files.layout import CONFIG
+    from dapo_lit.runs.files.metrics_file import read_metrics
+    from dapo_lit.runs.files.record import read_config
 
     config = read_config(run)
     check_known_keys(config, run / CONFIG)
@@ -74,7 +76,7 @@ def lines(run: Path, steps: int | None, system: str | None) -> Iterator[str]:
 
 def settling(run: Path, settings: Mapping[str, Any], given: Sequence["Advice"]) -> Iterator[str]:
     """The commands that would show what the techniques do to this run, or why there are none."""
-    from dapo_lit.run_files import kept_states
+    from dapo_lit.runs.files.layout import kept_states
     from dapo_lit.study.designs import Arm
 
     if not settings:

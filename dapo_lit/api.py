@@ -43,7 +43,7 @@ class Run:
     @property
     def metrics(self) -> "pd.DataFrame":
         """A row a step, a column a metric (docs/metrics.md); the index is the rollout step."""
-        from dapo_lit.run_files import read_metrics
+        from dapo_lit.runs.files.metrics_file import read_metrics
 
         return read_metrics(self.path).table
 
@@ -65,7 +65,7 @@ class Run:
 
         Raises UserError: the step was not recorded.
         """
-        from dapo_lit.run_files import read_table
+        from dapo_lit.runs.files.tables import read_table
         from dapo_lit.runs.rollout_table import rollouts_file
 
         if step not in (recorded := self.recorded):

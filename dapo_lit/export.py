@@ -21,7 +21,9 @@ from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.commands import ExportConfig
 from dapo_lit.data.templates import PromptTemplate
 from dapo_lit.errors import UserError
-from dapo_lit.run_files import CONFIG, EVALUATIONS, read_metrics, read_table
+from dapo_lit.runs.files.layout import CONFIG, EVALUATIONS
+from dapo_lit.runs.files.metrics_file import read_metrics
+from dapo_lit.runs.files.tables import read_table
 
 
 def export(config: ExportConfig, overrides: list[str]) -> None:

@@ -26,7 +26,8 @@ from dapo_lit.cli.overrides import check_overrides, parsed
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.shipped import switches_of
 from dapo_lit.imports import named_in
-from dapo_lit.run_files import REPLAYS, write_table
+from dapo_lit.runs.files.layout import REPLAYS
+from dapo_lit.runs.files.tables import write_table
 from dapo_lit.screen import print_table
 from dapo_lit.study.designs import Arm, arm_name
 from dapo_lit.techniques import REGISTER

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from dapo_lit.cli.arguments import CommandParser
 from dapo_lit.errors import UserError
-from dapo_lit.run_files import METRICS, alive
+from dapo_lit.runs.files.claim import alive
+from dapo_lit.runs.files.layout import METRICS
 from dapo_lit.study.read.packed_cells import pack
 from dapo_lit.study.read.registration import FILE, read_plan
 from dapo_lit.study.read.runs import USABLE, Run, Runs, load, packed_folders, run_folders, study_folder

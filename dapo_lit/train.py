@@ -20,11 +20,13 @@ from dapo_lit.command_text import command
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.data.templates import agreed_template
 from dapo_lit.errors import HeldError, UserError
-from dapo_lit.files import write_text
 from dapo_lit.preflight.files import check_files
 from dapo_lit.preflight.machine import check_machine
-from dapo_lit.run_files import CHECKPOINTS, DONE, RECORD, TABLES, last_step, lost_files, read_metrics
-from dapo_lit.runs.claim import claimed, holder
+from dapo_lit.runs.files.atomic import write_text
+from dapo_lit.runs.files.claim import claimed, holder
+from dapo_lit.runs.files.layout import CHECKPOINTS, DONE, RECORD, TABLES
+from dapo_lit.runs.files.metrics_file import last_step, read_metrics
+from dapo_lit.runs.files.run_manifest import lost_files
 from dapo_lit.runs.preemption import requeue
 from dapo_lit.runs.wandb_checks import check_wandb
 from dapo_lit.screen import StatusLine
@@ -247,9 +249,9 @@ def train_in(folder: RunFolder, config: Config, parts: RunComponents, run_start:
     from dapo_lit.lit.fit import fit
     from dapo_lit.lit.processes import StartPoint
     from dapo_lit.runs.checkpoint_files import newest_good
+    from dapo_lit.runs.files.run_manifest import step_of, update_manifest
     from dapo_lit.runs.loggers import Loggers
     from dapo_lit.runs.resume import check_reference, forked_from
-    from dapo_lit.runs.run_manifest import step_of, update_manifest
     from dapo_lit.study.report.run_page import write_run_page
 
     loggers = None

@@ -16,8 +16,8 @@ import torch
 
 from dapo_lit.build.base_policy import SHIPPED, base_spec, weights_of
 from dapo_lit.cli.command import compose
-from dapo_lit.manifest import MANIFEST, write_manifest
 from dapo_lit.policy.base import prepare_base
+from dapo_lit.runs.files.manifest import MANIFEST, write_manifest
 from dapo_lit.runs.run_folder import git
 
 COMMANDS = [

@@ -9,7 +9,8 @@ import pytest
 from command_line import SMALL, Command, run_cli
 
 from dapo_lit.config.identity import differences, identity
-from dapo_lit.run_files import read_config, read_metrics
+from dapo_lit.runs.files.metrics_file import read_metrics
+from dapo_lit.runs.files.record import read_config
 from dapo_lit.study.designs import Arm
 
 RUN = Path("runs/four_sums/dapo/seed_0")

@@ -21,7 +21,7 @@ from dapo_lit.config.inputs import differing, recorded
 from dapo_lit.config.study import Fork
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.replays.recorded_step import open_recording
-from dapo_lit.run_files import read_record
+from dapo_lit.runs.files.record import read_record
 from dapo_lit.runs.run_folder import run_path
 from dapo_lit.study.read import guard
 from dapo_lit.study.read.run import StudyError

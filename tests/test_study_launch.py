@@ -20,8 +20,8 @@ from dapo_lit.cli.config_tree import composed_tree
 from dapo_lit.cli.study_launch import prepare
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.identity import identity
-from dapo_lit.runs.claim import holder
 from dapo_lit.runs.code_state import CODE, uncommitted
+from dapo_lit.runs.files.claim import holder
 from dapo_lit.status import main as status
 from dapo_lit.study.read.packed_cells import write_packed
 from dapo_lit.study.read.registration import read_plan

@@ -31,7 +31,7 @@ from dapo_lit.config import Config, ConfigError, Section, config_folder, parse_a
 from dapo_lit.config.sections import section_of
 from dapo_lit.config.shipped import brings_regime
 from dapo_lit.errors import UserError, one_line
-from dapo_lit.files import is_full
+from dapo_lit.runs.files.atomic import is_full
 
 if TYPE_CHECKING:
     from dapo_lit.cli.study_launch import Sweep

@@ -14,7 +14,8 @@ from dapo_lit.config.foreign import foreign_config
 from dapo_lit.config.identity import flatten, kind_of, put
 from dapo_lit.config.sections import HORIZON, SCIENCE
 from dapo_lit.imports import named_in
-from dapo_lit.run_files import CONFIG, kept_states, read_config
+from dapo_lit.runs.files.layout import CONFIG, kept_states
+from dapo_lit.runs.files.record import read_config
 from dapo_lit.study.designs import Arm, Design
 from dapo_lit.techniques import REGISTER
 

@@ -11,7 +11,9 @@ import pandas as pd
 
 from dapo_lit.config import Config
 from dapo_lit.config.algorithm import MAX_EMPTY_STEPS
-from dapo_lit.run_files import EVALUATIONS, kept_states, read_metrics, read_table
+from dapo_lit.runs.files.layout import EVALUATIONS, kept_states
+from dapo_lit.runs.files.metrics_file import read_metrics
+from dapo_lit.runs.files.tables import read_table
 from dapo_lit.runs.rollout_table import rollouts_file
 from dapo_lit.runs.run_folder import RunFolder
 from dapo_lit.screen import print_table

@@ -16,7 +16,8 @@ from dapo_lit.config.shipped import base_of
 from dapo_lit.config.study import Control
 from dapo_lit.errors import DamagedError, suggestion
 from dapo_lit.imports import named_in
-from dapo_lit.run_files import RECORD, read_config, read_record
+from dapo_lit.runs.files.layout import RECORD
+from dapo_lit.runs.files.record import read_config, read_record
 from dapo_lit.runs.resume import describe
 from dapo_lit.study.compare.calibration import CALIBRATE, PLACEBO
 from dapo_lit.study.compare.contrasts import contrasts, pair, primary_family

@@ -19,7 +19,7 @@ from dapo_lit.config.sections import BOOKKEEPING, ConfigError
 from dapo_lit.config.shipped import default_run
 from dapo_lit.errors import DamagedError, one_line
 from dapo_lit.imports import named_code
-from dapo_lit.manifest import RESTORE
+from dapo_lit.runs.files.manifest import RESTORE
 
 FILLED_IN = ("${", "???")
 """What OmegaConf replaces in a text, or takes for a missing value."""

@@ -31,12 +31,12 @@ from dapo_lit.evaluation.sampled import (
     sample_names,
     summarise,
 )
-from dapo_lit.files import write_text
 from dapo_lit.preflight.policy import check_sampler
 from dapo_lit.preflight.problems import try_rewards
 from dapo_lit.preflight.prompts import check_prompts, check_tokenizer
 from dapo_lit.preflight.table import Finding, run_checks
 from dapo_lit.runs.code_state import code_state
+from dapo_lit.runs.files.atomic import write_text
 from dapo_lit.runs.run_folder import hardware, versions
 from dapo_lit.screen import StatusLine
 

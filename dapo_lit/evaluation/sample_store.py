@@ -13,7 +13,8 @@ import pyarrow as pa
 from dapo_lit.border import checked
 from dapo_lit.errors import DamagedError
 from dapo_lit.evaluation.sampled import EvaluatedSample, Evaluation, SampleName
-from dapo_lit.run_files import EVALUATIONS, read_arrow, write_arrow, write_table
+from dapo_lit.runs.files.layout import EVALUATIONS
+from dapo_lit.runs.files.tables import read_arrow, write_arrow, write_table
 
 REMEDY = "; restore it, or remove the folder to sample again"
 SCHEMA = pa.schema(

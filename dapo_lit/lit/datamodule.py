@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader, IterableDataset
-from transformers import PreTrainedModel
 
 from dapo_lit.build.components import RunComponents
 from dapo_lit.build.engine import ranks_per_engine
@@ -22,10 +21,8 @@ from dapo_lit.config.inputs import differing, in_words, kind_of_part
 from dapo_lit.data.selection import SelectionReport
 from dapo_lit.engines.protocol import Sampling
 from dapo_lit.evaluation.sampled import Evaluation, evaluate
-from dapo_lit.policy.head import token_logprobs
-from dapo_lit.policy.sharding import full_tensors
-from dapo_lit.policy.wrap import run
-from dapo_lit.preflight.engine import Packed, probe_engine
+from dapo_lit.policy.sharding import PolicyTensors
+from dapo_lit.preflight.engine import probe_engine, trainer_score
 from dapo_lit.preflight.training import check_run
 from dapo_lit.ranks import Ranks
 from dapo_lit.rollout.collect import Collector, ProblemOrder
@@ -38,26 +35,6 @@ from dapo_lit.screen import StatusLine
 from dapo_lit.seeds import stream_seed
 from dapo_lit.step.batch import RolloutStep, token_batch
 from dapo_lit.switches.algorithm import collection_rules, loss_mask, reward_shaping
-
-
-class PolicyTensors:
-    """The policy's tensors, which can be iterated repeatedly."""
-
-    def __init__(self, policy: PreTrainedModel) -> None:
-        self.policy = policy
-
-    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return full_tensors(self.policy)
-
-    def copied(self, kept: bool) -> list[tuple[str, torch.Tensor]]:
-        """The current values in host memory, for an engine that reads them while the policy trains.
-
-        kept: False on a rank that only takes part in gathering them: shapes, with one zero each.
-        """
-        return [
-            (name, tensor.detach().to("cpu", copy=True) if kept else tensor.new_zeros(()).cpu().expand(tensor.shape))
-            for name, tensor in self
-        ]
 
 
 class OnDemand(IterableDataset):
@@ -209,26 +186,15 @@ class RolloutDataModule(LightningDataModule):
         """Once a process, so in every run and every resumed one: compares the engine's samples with the policy."""
         self._probed = True
         module, setup = self.trainer.lightning_module, self.collector.setup
-        forward, trains = module.policy_forward, module.policy.training
-
-        def score(packed: Packed) -> tuple[torch.Tensor, torch.Tensor]:
-            settings = {"temperature": forward.temperature, "fp32": forward.fp32_head}
-            found: tuple[torch.Tensor, torch.Tensor] = run(module.policy, token_logprobs, *packed, **settings)
-            return found
-
-        module.policy.eval()  # no dropout, as in the scoring of a step
-        try:
-            found = probe_engine(
-                setup.engine,
-                setup.prompts[0].ids,
-                setup.sampling,
-                score,
-                narrow=self.config.compute_dtype != "float32" or self.parts.engine_dtype != torch.float32,
-                device=module.device,
-                ranks=self.ranks,
-            )
-        finally:
-            module.policy.train(trains)
+        found = probe_engine(
+            setup.engine,
+            setup.prompts[0].ids,
+            setup.sampling,
+            trainer_score(module.policy_forward),
+            narrow=self.config.compute_dtype != "float32" or self.parts.engine_dtype != torch.float32,
+            device=module.device,
+            ranks=self.ranks,
+        )
         if self.ranks.rank == 0:
             print(f"engine: {found.words}", flush=True)
 

@@ -6,6 +6,7 @@ Optimisation is manual, because the number of micro-batches differs from update 
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -206,9 +207,9 @@ class DAPOModule(LightningModule):
             "time/train_s": trained - scored,
         }
 
-    @property
+    @cached_property
     def policy_forward(self) -> PolicyForward:
-        """The models and how they are run, for the functions of a step."""
+        """The models and how they are run, for the functions of a step; made once they are on their device."""
         trainer = self.config.trainer
         return PolicyForward(
             policy=self.policy,

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils import logging as transformers_logging
 
 from dapo_lit.chat_template import ChatTemplateError, render_chats
-from dapo_lit.files import replacing
+from dapo_lit.runs.files.atomic import replacing
 
 Shape = tuple[int, ...]
 NO_CODE = {"trust_remote_code": False}

@@ -167,6 +167,26 @@ def full_tensors(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
         module.reshard()
 
 
+class PolicyTensors:
+    """`full_tensors` of a policy, which can be iterated repeatedly."""
+
+    def __init__(self, policy: PreTrainedModel) -> None:
+        self.policy = policy
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        return full_tensors(self.policy)
+
+    def copied(self, kept: bool) -> list[tuple[str, Tensor]]:
+        """The current values in host memory, for an engine that reads them while the policy trains.
+
+        kept: False on a rank that only takes part in gathering them: shapes, with one zero each.
+        """
+        return [
+            (name, tensor.detach().to("cpu", copy=True) if kept else tensor.new_zeros(()).cpu().expand(tensor.shape))
+            for name, tensor in self
+        ]
+
+
 def merged(named: Iterable[tuple[str, Tensor]], model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """The tensors of the model without adapters, by name: each adapter's product is added to its matrix.
 

@@ -20,8 +20,11 @@ from torch import Tensor
 from dapo_lit.config import ConfigError
 from dapo_lit.engines.protocol import RolloutEngine, SampleKey, SampleRequest, Sampling, TokenIds
 from dapo_lit.policy.attention import Layout, layout
+from dapo_lit.policy.head import token_logprobs
+from dapo_lit.policy.wrap import run
 from dapo_lit.preflight.table import Finding
 from dapo_lit.ranks import Ranks
+from dapo_lit.step.scoring import PolicyForward
 
 SAMPLES, TOKENS = 4, 32
 """Responses to one prompt, and most tokens of each."""
@@ -46,6 +49,23 @@ def packed_responses(prompt: TokenIds, responses: Sequence[TokenIds], device: to
     rows = torch.cat([torch.cat([places[0][-1:], place[:-1]]) for place in places[1:]])
     ids = torch.from_numpy(np.concatenate([prompt, *responses]).astype(np.int64)).to(device)
     return ids, layout(lengths, [-1] + [0] * len(responses), device=device), rows, ids[len(prompt) :]
+
+
+def trainer_score(forward: PolicyForward) -> Score:
+    """The log-probs and entropies that the trainer computes, without dropout, as when it scores a step."""
+
+    def score(packed: Packed) -> tuple[Tensor, Tensor]:
+        policy, trains = forward.policy, forward.policy.training
+        policy.eval()
+        try:
+            found: tuple[Tensor, Tensor] = run(
+                policy, token_logprobs, *packed, temperature=forward.temperature, fp32=forward.fp32_head
+            )
+        finally:
+            policy.train(trains)
+        return found
+
+    return score
 
 
 def probe_engine(

@@ -29,9 +29,11 @@ from dapo_lit.replays.sketch import save_weights
 from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.records import Group
-from dapo_lit.run_files import CONFIG, before_step, check_kept, kept_states, read_config, read_record
 from dapo_lit.runs.checkpoint_files import damage_reason
 from dapo_lit.runs.checkpoint_weights import check_entries
+from dapo_lit.runs.files.layout import CONFIG, before_step, kept_states
+from dapo_lit.runs.files.record import read_config, read_record
+from dapo_lit.runs.files.run_manifest import check_kept
 from dapo_lit.runs.resume import check_inputs, check_reference
 from dapo_lit.runs.rollout_table import read_recorded, rollouts_file
 from dapo_lit.runs.safe_loading import safe_state_types

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 from math_answers.extraction import Extraction, extract
 from math_answers.free_text import find_reference, is_prose
-from math_answers.number_in_text import first_number, last_number
 from math_answers.rules import Rule, check_reference, decide
-from math_answers.templates import extract_boxed
+from math_answers.templates import extract_boxed, first_number, last_number
 
 FORMATS: dict[Extraction, str] = {
     "answer_line": "Answer: {}",

@@ -1,1 +1,1 @@
-"""Run folders, checkpoint files, displays, and stopping on request."""
+"""A run's folder in use: opened, resumed, saved, logged, stopped. How each file is written and read is in files/."""

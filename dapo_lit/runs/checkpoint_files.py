@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dapo_lit.files import DRAFT, add_path_to_oserror, draft_of, force_to_disk, put_in_place, remove_any
-from dapo_lit.manifest import MANIFEST, difference, read_manifest, sum_of
 from dapo_lit.ranks import SINGLE_PROCESS, Ranks
-from dapo_lit.runs.run_manifest import step_of, update_manifest
+from dapo_lit.runs.files.atomic import DRAFT, add_path_to_oserror, draft_of, force_to_disk, put_in_place, remove_any
+from dapo_lit.runs.files.manifest import MANIFEST, difference, read_manifest, sum_of
+from dapo_lit.runs.files.run_manifest import step_of, update_manifest
 
 KEPT = 2
 

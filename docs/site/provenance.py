@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dapo_lit.run_files import read_table
+from dapo_lit.runs.files.tables import read_table
 from dapo_lit.study.read.packed_cells import CELLS
 
 

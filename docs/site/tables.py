@@ -100,15 +100,21 @@ def rooms() -> str:
     found = {
         file.parent.relative_to(package).as_posix().replace("/", "."): file for file in package.glob("**/__init__.py")
     }
-    names = [name for name in found if name != "." and (name.startswith("study.") or "." not in name)]
+    nested = ("study.", "runs.")
+    names = [name for name in found if name != "." and (name.startswith(nested) or "." not in name)]
     outside = ("math_answers",)
     found |= {name: ROOT / name / "__init__.py" for name in outside}
     rows = []
     for name in [*names, *outside]:
-        files = [f for f in found[name].parent.rglob("*.py") if name != "study" or f.parent == found[name].parent]
+        whole = f"{name}." not in nested
+        files = [f for f in found[name].parent.rglob("*.py") if whole or f.parent == found[name].parent]
         text = "\n".join(file.read_text(encoding="utf-8") for file in files)
         below = set(
-            re.findall(r"^ *(?:from|import) (?:dapo_lit\.)?(study\.(?:read|compare|figures|report)|\w+)", text, re.M)
+            re.findall(
+                r"^ *(?:from|import) (?:dapo_lit\.)?(study\.(?:read|compare|figures|report)|runs\.files|\w+)",
+                text,
+                re.M,
+            )
         ) - {name}
         holds = (ast.get_docstring(ast.parse(found[name].read_text(encoding="utf-8"))) or "").splitlines()[0]
         below &= {*names, "techniques", *outside}

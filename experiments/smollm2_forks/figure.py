@@ -11,7 +11,7 @@ from statistics import fmean
 
 import matplotlib as mpl
 
-from dapo_lit.run_files import read_metrics
+from dapo_lit.runs.files.metrics_file import read_metrics
 from dapo_lit.study.compare.statistics import t_interval
 from dapo_lit.study.figures.style import FAINT, INK, RC, new_figure, title
 from dapo_lit.study.read.run import Run

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from test_equivalence import same
 
 from math_answers.extraction import extract
-from math_answers.number_in_text import last_number
 from math_answers.quantity import read_quantity
 from math_answers.rules import decide
+from math_answers.templates import last_number
 
 NUMBERS = st.one_of(st.integers(2, 999).map(str), st.decimals("0.1", "99", places=2).map(str))
 DIGITS = st.integers(10, 66).filter(lambda n: set(str(n)) <= set("123456")).map(str)

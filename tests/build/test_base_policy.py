@@ -13,7 +13,7 @@ from dapo_lit.cli.command import compose as composed
 from dapo_lit.cli.config_tree import resolved
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.errors import DamagedError
-from dapo_lit.manifest import read_manifest, write_manifest
+from dapo_lit.runs.files.manifest import read_manifest, write_manifest
 from dapo_lit.runs.resume import check_reference
 
 ROOT = Path(__file__).parents[2]

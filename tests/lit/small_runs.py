@@ -15,8 +15,8 @@ from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.fit import build_trainer
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.objective.tokens import Statistics
-from dapo_lit.run_files import read_metrics
 from dapo_lit.runs.checkpoint_files import complete
+from dapo_lit.runs.files.metrics_file import read_metrics
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.runs.run_folder import open_run

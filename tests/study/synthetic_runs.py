@@ -10,7 +10,7 @@ import pandas as pd
 import yaml
 from shipped import design
 
-from dapo_lit.run_files import metrics_line
+from dapo_lit.runs.files.metrics_file import metrics_line
 from dapo_lit.study.designs import Arm
 from dapo_lit.techniques import DAPO
 

@@ -14,7 +14,7 @@ from odd_values import DRAWS, altered, answer, check_answer
 from synthetic_runs import write_run
 
 from dapo_lit import report, status
-from dapo_lit.manifest import sum_of, write_manifest
+from dapo_lit.runs.files.manifest import sum_of, write_manifest
 from dapo_lit.study.designs import Arm
 from dapo_lit.study.read.packed_cells import CELLS, METRICS, SAMPLES, pack, read_packed
 from dapo_lit.study.read.registration import FILE, Family, Plan, Registered, as_tree, digest, read_entries, register

@@ -10,9 +10,9 @@ import pytest
 from browser import HOSTILE, Browser, chromium
 from synthetic_runs import write_run
 
-from dapo_lit.files import write_text
 from dapo_lit.report import main as report
-from dapo_lit.run_files import write_table
+from dapo_lit.runs.files.atomic import write_text
+from dapo_lit.runs.files.tables import write_table
 from dapo_lit.study.compare.contrasts import contrasts
 from dapo_lit.study.designs import Arm
 from dapo_lit.study.figures.difference_figures import difference_band, paired_differences

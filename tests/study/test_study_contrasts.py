@@ -9,7 +9,7 @@ import pytest
 from shipped import DESIGNS, design
 from synthetic_runs import EFFECTS, write_run
 
-from dapo_lit.run_files import metrics_line
+from dapo_lit.runs.files.metrics_file import metrics_line
 from dapo_lit.study.compare.contrasts import Contrast, compare, contrasts
 from dapo_lit.study.designs import Arm, cube
 from dapo_lit.study.read import guard, outcomes

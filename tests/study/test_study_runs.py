@@ -12,7 +12,7 @@ from shipped import design
 from synthetic_runs import write_run, write_study
 
 from dapo_lit.report import main as report
-from dapo_lit.run_files import metrics_line
+from dapo_lit.runs.files.metrics_file import metrics_line
 from dapo_lit.status import main as status
 from dapo_lit.status import seconds_left, state_of
 from dapo_lit.study.designs import Arm

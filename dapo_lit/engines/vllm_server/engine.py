@@ -28,8 +28,8 @@ from dapo_lit.engines.vllm_server.client import NoSuchRouteError, ServerClient, 
 from dapo_lit.engines.vllm_server.command import ServerSettings, serve_command, write_config
 from dapo_lit.engines.vllm_server.servers import Servers
 from dapo_lit.engines.vllm_server.stream import VllmServerStream
-from dapo_lit.files import replacing
 from dapo_lit.ranks import SINGLE_PROCESS, Ranks
+from dapo_lit.runs.files.atomic import replacing
 
 SERVER_VERSION = "0.32."
 """Prefix of supported server versions: their routes are not a stable interface."""

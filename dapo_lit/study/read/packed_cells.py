@@ -29,8 +29,9 @@ from dapo_lit.border import (
 )
 from dapo_lit.config.foreign import check_known_keys
 from dapo_lit.errors import DamagedError
-from dapo_lit.manifest import MANIFEST, sum_of, write_manifest
-from dapo_lit.run_files import checked_record, read_table, write_arrow
+from dapo_lit.runs.files.manifest import MANIFEST, sum_of, write_manifest
+from dapo_lit.runs.files.record import checked_record
+from dapo_lit.runs.files.tables import read_table, write_arrow
 from dapo_lit.study.read.run import AXES, SAMPLE_KINDS, Run, StudyError
 
 CELLS, METRICS, SAMPLES = "cells.parquet", "metrics.parquet", "samples.parquet"

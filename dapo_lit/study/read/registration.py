@@ -38,7 +38,7 @@ from dapo_lit.border import (
     checked,
     json_tree,
 )
-from dapo_lit.files import make_folder, write_text
+from dapo_lit.runs.files.atomic import make_folder, write_text
 from dapo_lit.study.read.run import Run, StudyError
 
 FILE, LOCK = "study.json", ".study.lock"

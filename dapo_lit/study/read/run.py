@@ -11,7 +11,8 @@ import pandas as pd
 from dapo_lit.border import TEXT, TRUTH, WHOLE, checked_table
 from dapo_lit.config.identity import identity
 from dapo_lit.errors import UserError
-from dapo_lit.run_files import EVALUATIONS, read_table
+from dapo_lit.runs.files.layout import EVALUATIONS
+from dapo_lit.runs.files.tables import read_table
 from dapo_lit.techniques import REGISTER
 
 AXES = {

@@ -21,18 +21,12 @@ from dapo_lit.config.foreign import check_known_keys
 from dapo_lit.config.identity import same_experiment
 from dapo_lit.config.inputs import in_words, unexplained
 from dapo_lit.errors import DamagedError, one_line
-from dapo_lit.manifest import MANIFEST, RESTORE
-from dapo_lit.run_files import (
-    CONFIG,
-    RECORD,
-    TABLES,
-    is_run,
-    lost_files,
-    read_config,
-    read_metrics,
-    read_record,
-    read_table,
-)
+from dapo_lit.runs.files.layout import CONFIG, RECORD, TABLES, is_run
+from dapo_lit.runs.files.manifest import MANIFEST, RESTORE
+from dapo_lit.runs.files.metrics_file import read_metrics
+from dapo_lit.runs.files.record import read_config, read_record
+from dapo_lit.runs.files.run_manifest import lost_files
+from dapo_lit.runs.files.tables import read_table
 from dapo_lit.study.designs import in_order
 from dapo_lit.study.read.packed_cells import CELLS, read_packed
 from dapo_lit.study.read.registration import last_plan

@@ -9,7 +9,7 @@ from scipy import stats
 
 from dapo_lit.border import is_share
 from dapo_lit.errors import DamagedError
-from dapo_lit.run_files import read_table
+from dapo_lit.runs.files.tables import read_table
 from dapo_lit.study.compare.contrasts import Contrast
 from dapo_lit.study.figures.style import Look, contrast_looks, contrast_name, looks, short
 from dapo_lit.study.read.outcomes import WORDS, bases, in_words, unit

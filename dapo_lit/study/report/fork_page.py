@@ -11,7 +11,8 @@ from statistics import fmean
 import pandas as pd
 
 from dapo_lit.border import is_share
-from dapo_lit.run_files import read_config, read_metrics
+from dapo_lit.runs.files.metrics_file import read_metrics
+from dapo_lit.runs.files.record import read_config
 from dapo_lit.study.compare.contrasts import compare_on
 from dapo_lit.study.compare.effects import registered_effects
 from dapo_lit.study.compare.statistics import Estimate

@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-from dapo_lit.files import write_text
+from dapo_lit.runs.files.atomic import write_text
 from dapo_lit.study.figures.style import Drawing
 from dapo_lit.study.report.document import Document, Part, Table
 from dapo_lit.web_page import allowed, packed

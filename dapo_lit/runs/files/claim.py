@@ -8,17 +8,64 @@ import json
 import os
 import platform
 import secrets
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+from pydantic import with_config
+from typing_extensions import TypedDict  # pydantic's until Python 3.12
+
+from dapo_lit.border import OPEN, Whole, checked, json_tree
 from dapo_lit.errors import DamagedError, HeldError
-from dapo_lit.files import make_folder, remove_empty, write_text
-from dapo_lit.run_files import HEARTBEAT, RECORD, alive, read_claim, read_record
+from dapo_lit.runs.files.atomic import make_folder, remove_empty, write_text
+from dapo_lit.runs.files.layout import HEARTBEAT, METRICS, RECORD
+from dapo_lit.runs.files.record import read_record
 
 INTERVAL_S = 30.0
+SILENT_S = 600.0
+"""A run that has not written for so long is lost. It beats every half minute; the rest is for slow network disks and
+for clocks that differ."""
+
+
+@with_config(OPEN)
+class Claim(TypedDict, total=False):
+    """The content of `heartbeat`."""
+
+    host: str | None
+    pid: Whole | None
+    owner: str
+
+
+def read_claim(run: Path) -> dict[str, Any]:
+    """Host, pid and token of the process that trains the run, or trained it last if it was killed; {}: none."""
+    file = run / HEARTBEAT
+    try:
+        return {**checked(json_tree(file.read_bytes(), file), Claim, file)}
+    except (FileNotFoundError, NotADirectoryError, DamagedError):
+        return {}
+
+
+def alive(record: Mapping[str, Any], run: Path) -> bool:
+    """True if a run with this run.json still writes into its folder; on this host its process must also exist.
+
+    The files' times count, not those in them: a step may take hours, and only the heartbeat is sure to be touched.
+    """
+    host, pid = record.get("host"), record.get("pid")
+    if not host or host == os.uname().nodename:
+        if not pid:
+            return False
+        try:
+            os.kill(pid, 0)
+        except (ProcessLookupError, OverflowError):
+            return False
+        except PermissionError:  # it exists and belongs to another user
+            pass
+    written = [file.stat().st_mtime for name in (HEARTBEAT, METRICS, RECORD) if (file := run / name).is_file()]
+    # Later than now: a clock was set back.
+    return bool(written) and abs(time.time() - max(written)) < SILENT_S
 
 
 def write_claim(run: Path, owner: str) -> None:

@@ -4,9 +4,12 @@
     config_hash    of the run, as run.json has it
     files          name -> size and CRC-32 of config.yaml, of the tables and of the checkpoints
 
-A run writes it with every checkpoint (runs/run_manifest.py), packed cells when they are packed. It is written before
-the files that it names get their names, and an entry holds the sum of the file that is replaced as well: a kill may
-come between.
+A run writes it with every checkpoint (run_manifest.py), packed cells when they are packed. It is written before the
+files that it names get their names, and an entry holds the sum of the file that is replaced as well: a kill may come
+between.
+
+All checksums of a run are CRC-32 and made here: a row of metrics, run.json and the manifest itself carry their own
+(`sealed`), every other file has its size and sum in the manifest (`sum_of`). Parquet has one a page, of its own format.
 """
 
 import json
@@ -20,7 +23,7 @@ from typing_extensions import TypedDict  # pydantic's until Python 3.12
 
 from dapo_lit.border import OPEN, Step, checked, json_tree
 from dapo_lit.errors import DamagedError
-from dapo_lit.files import write_text
+from dapo_lit.runs.files.atomic import write_text
 
 MANIFEST = "manifest.json"
 RESTORE = "restore it, or move the run's folder away"

@@ -1,12 +1,15 @@
-"""Writes the manifest of a run: with every checkpoint, when the run is opened, and where training starts."""
+"""The manifest of a run: written with every checkpoint, when the run is opened, and where training starts."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from dapo_lit.manifest import NOTHING, read_manifest, sum_of, write_manifest
-from dapo_lit.run_files import CONFIG, METRICS, read_record, read_row
+from dapo_lit.errors import DamagedError
+from dapo_lit.runs.files.layout import CONFIG, DONE, METRICS
+from dapo_lit.runs.files.manifest import NOTHING, RESTORE, difference, read_manifest, sum_of, write_manifest
+from dapo_lit.runs.files.metrics_file import read_row
+from dapo_lit.runs.files.record import read_record
 
-TABLES = ("rollouts/step_*.parquet", "eval/*/step_*.parquet")
+STEP_TABLES = ("rollouts/step_*.parquet", "eval/*/step_*.parquet")
 
 
 def step_of(name: str) -> int:
@@ -31,7 +34,9 @@ def update_manifest(
     known = before["files"]
     # Entries are kept rather than computed again: a table that was altered since must not become the truth.
     files = {name: entry for name, entry in known.items() if _stays(run, name, step)}
-    found = [file for pattern in TABLES for file in sorted(run.glob(pattern)) if step and step_of(file.name) <= step]
+    found = [
+        file for pattern in STEP_TABLES for file in sorted(run.glob(pattern)) if step and step_of(file.name) <= step
+    ]
     found += [file for name in (CONFIG, "overrides.txt") if (file := run / name).is_file()]
     names = [file.relative_to(run).as_posix() for file in found]
     files |= {name: sum_of(run / name) for name in names if name not in files}
@@ -64,3 +69,19 @@ def _row(run: Path, step: int) -> str | None:
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
     rows = (read_row(line) for line in reversed(lines))
     return next((row["crc32"] for row in rows if row and row["step"] == step), None)
+
+
+def lost_files(run: Path, *below: str) -> list[str]:
+    """A sentence for each file below these paths that the manifest names and that was cut or lost since."""
+    named = ((read_manifest(run) or {}).get("files") or {}).items()
+    found = {name: difference(run / name, entry, only_size=True) for name, entry in named if name.startswith(below)}
+    return [f"{name} {reason}" for name, reason in found.items() if reason]
+
+
+def check_kept(run: Path, *below: str) -> None:
+    """Raises DamagedError if a finished run has lost a file below these paths: what is left is not what it recorded.
+
+    While a run trains, its manifest names a checkpoint a moment before it is there.
+    """
+    if (run / DONE).is_file() and (lost := lost_files(run, *below)):
+        raise DamagedError(f"{run}: {lost[0]} since the run ended; {RESTORE}")
