@@ -90,6 +90,7 @@ WRONG = [
     ("advise", ["runs/none"], "runs/none config.yaml"),
     ("advise", ["good.jsonl"], "good.jsonl --from"),
     ("ablate", ["clip_higer", "model=micro", "data=good.jsonl"], "clip_higher"),
+    ("convert", ["none.sh"], "none.sh"),
     ("__main__", ["trian"], "trian train"),
 ]  # fmt: skip
 if find_spec("hydra_plugins.hydra_submitit_launcher") is None:

@@ -19,8 +19,23 @@ OTHER_TRAINERS = Path(__file__).with_name("other_trainers.yaml")
 @cache
 def words() -> dict[str, str]:
     """Keys of other trainers, with the key here, or `none: ` and the reason why there is none."""
-    trainers = yaml.safe_load(OTHER_TRAINERS.read_text(encoding="utf-8"))
-    return {word: key for keys in trainers.values() for word, key in keys.items()}
+    found: dict[str, str] = {}
+    for trainer, entries in other_trainers().items():
+        if trainer != STARTS:
+            # A mapping has more on how a value is carried over (conversion.py).
+            found |= {word: entry if isinstance(entry, str) else entry["key"] for word, entry in entries.items()}
+    return found
+
+
+@cache
+def other_trainers() -> dict[str, dict[str, Any]]:
+    """The whole table: trainer -> word -> entry, and under STARTS what each does where a script is silent."""
+    table = yaml.safe_load(OTHER_TRAINERS.read_text(encoding="utf-8"))
+    assert isinstance(table, dict)
+    return table
+
+
+STARTS = "starts"
 
 
 NONE = "none: "

@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from dapo_lit.cli.config_tree import composed_tree, resolved  # noqa: E402
 from dapo_lit.config.identity import flatten, kinds, schema_key, with_defaults  # noqa: E402
-from dapo_lit.config.parsing import OTHER_TRAINERS  # noqa: E402
+from dapo_lit.config.parsing import STARTS, other_trainers  # noqa: E402
 from dapo_lit.config.shipped import config_folder  # noqa: E402
 
 OTHER_SCHEMAS = ("evaluate", "export", "plan")
@@ -124,9 +124,10 @@ def told() -> dict[str, tuple[str, ...]]:
 def elsewhere() -> dict[str, tuple[str, ...]]:
     """Key -> the trainers that have one of its meaning."""
     found: dict[str, list[str]] = {}
-    for trainer, keys in yaml.safe_load(OTHER_TRAINERS.read_text(encoding="utf-8")).items():
-        for meant in keys.values():
-            found.setdefault(str(meant), []).append(str(trainer))
+    for trainer, keys in other_trainers().items():
+        for entry in keys.values() if trainer != STARTS else ():
+            meant = entry if isinstance(entry, str) else entry["key"]
+            found.setdefault(meant, []).append(trainer)
     return {key: tuple(dict.fromkeys(trainers)) for key, trainers in found.items()}
 
 

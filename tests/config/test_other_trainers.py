@@ -24,10 +24,11 @@ def test_every_setting_of_a_trainer_is_answered(trainer):
     assert [name for name in settings if key_for(name, kinds()) is None] == []
 
 
-def test_every_counterpart_is_a_key_here_and_no_word_is_a_key_here():
+def test_every_counterpart_is_a_key_here_and_no_word_is_another_key_here():
     meant = {word: key for word, key in words().items() if not key.startswith(NONE)}
     assert [word for word, key in meant.items() if key not in kinds()] == []
-    assert [word for word in words() if word in kinds()] == []
+    # A word that means its namesake is there for `convert`; nobody is answered with it.
+    assert [word for word, key in words().items() if word in kinds() and word != key] == []
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,130 @@
+"""Turns a run of verl's or TRL's into the command here, and says what does not come along.
+
+    dapo-lit convert run_dapo_qwen2.5_32b.sh        # verl: a script, or a YAML file of its config
+    dapo-lit convert train.py                       # TRL: GRPOConfig(...) and GRPOTrainer(...) in Python
+    dapo-lit convert python grpo.py --num_generations 16 --learning_rate 1e-6
+
+The script is read as text: nothing in it is imported, run or filled in by a shell. What it leaves to its trainer's
+defaults is in the command where that differs from the default here. Exit codes: 0; 2 if nothing could be read, or if
+the command would be refused for other reasons than what is to be set by hand.
+"""
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dapo_lit import screen
+from dapo_lit.cli.arguments import CommandParser
+from dapo_lit.command_text import setting
+from dapo_lit.config.conversion import WANTED, Conversion, convert
+from dapo_lit.config.identity import flatten, put
+from dapo_lit.config.shipped import is_group
+from dapo_lit.errors import UserError
+
+
+def conversion(script: Sequence[str]) -> tuple[str, Conversion]:
+    """The trainer that a script or a command line is for, and what became of its settings."""
+    from dapo_lit.cli.foreign_scripts import command_settings, read_script
+
+    if len(script) == 1 and " " not in script[0]:
+        system, settings = read_script(Path(script[0]))
+    else:
+        system, settings = command_settings(script[0] if len(script) == 1 else shlex.join(script), "the command line")
+    return system, convert(system, settings)
+
+
+def arguments_of(settings: Mapping[str, Any]) -> tuple[list[str], str]:
+    """The arguments of `dapo-lit train`, without those that its groups have already; and why it would refuse them."""
+    from dapo_lit.cli.config_tree import composed_tree, resolved
+    from dapo_lit.config import ConfigError, parse
+
+    groups = [setting(key, value) for key, value in settings.items() if is_group(key)]
+    # Without interpolations, or a text of the script's could ask for variables of this environment.
+    tree = resolved(composed_tree([*groups, *(setting(key, WANTED[key]) for key in WANTED)]))
+    before = flatten(tree)
+    keys = {key: value for key, value in settings.items() if not is_group(key)}
+    kept = {key: value for key, value in keys.items() if key not in before or before[key] != value}
+    for key, value in kept.items():
+        put(tree, key, value)
+    try:
+        parse(tree)
+        fault = ""
+    except ConfigError as error:
+        fault = str(error)
+    return [*groups, *(setting(key, value) for key, value in kept.items())], fault
+
+
+def lines(system: str, found: Conversion, arguments: Sequence[str], fault: str) -> Iterator[str]:
+    """What is printed: the command, and four lists."""
+    yield "\n".join(_command(arguments))
+    wanted = [key for key, word in WANTED.items() if found.settings.get(key) == word]
+    by_hand = {key: f"the script does not say it; write it for {WANTED[key]}" for key in wanted}
+    open_texts = [key for key, value in found.settings.items() if isinstance(value, str) and "$" in value]
+    by_hand |= dict.fromkeys(open_texts, "has variables that the script does not set") | found.by_hand
+    yield from _list("To be set by hand:", by_hand)
+    yield from _list("Carried over, and not quite the same:", found.notes)
+    yield from _list("No counterpart here:", found.without)
+    if found.unknown:
+        yield f"\nNot in the table of {system}'s keys, and left out:"
+        # A whole config of verl's has hundreds.
+        for section in dict.fromkeys(key.split(".")[0] for key in found.unknown):
+            yield f"  {', '.join(key for key in found.unknown if key.split('.')[0] == section)}"
+    if fault:
+        yield f"\nThis command would be refused as it is: {fault}"
+
+
+def _command(arguments: Sequence[str]) -> Iterator[str]:
+    """A command for a shell, in lines that fit a page."""
+    line = "dapo-lit train"
+    for argument in map(_quoted, arguments):
+        if len(line) + len(argument) > 100:
+            yield line + " \\"
+            line = "   "
+        line += f" {argument}"
+    yield line
+
+
+VARIABLES = re.compile(r"([\w.]+)='((?:[\w./:-]|\$\w+)*)'")
+
+
+def _quoted(argument: str) -> str:
+    """An argument for a shell, which may fill in variables of a path and nothing else."""
+    # No character of it can start a command, so double quotes are as safe as single ones.
+    path = VARIABLES.fullmatch(argument)
+    return f'"{path[1]}={path[2]}"' if path else shlex.quote(argument)
+
+
+def _list(title: str, entries: Mapping[str, str]) -> Iterator[str]:
+    if not entries:
+        return
+    yield f"\n{title}"
+    # The same said of several keys is said once.
+    for words in dict.fromkeys(entries.values()):
+        names = ", ".join(key for key, text in entries.items() if text == words)
+        yield f"  {names}: {words}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    parser = CommandParser(prog="dapo-lit convert", description=__doc__)
+    parser.add_argument("script", nargs="+", help="a file, or a command line as it is")
+    screen.install()
+    given = [*(sys.argv[1:] if arguments is None else arguments)]
+    # Its flags are the script's.
+    words = given if given and given[0] not in ("--help", "-h") and not given[0].startswith("-") else None
+    script = words or parser.parse_args(given).script
+    try:
+        system, found = conversion(script)
+        written, fault = arguments_of(found.settings)
+    except UserError as reason:
+        print(f"error: {reason}", file=sys.stderr)
+        return 2
+    print("\n".join(lines(system, found, written, fault)))
+    return 2 if fault else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
