@@ -13,6 +13,7 @@ COMMANDS = {
     "advise": "what each technique could do in a run, and how to find out",
     "status": "list the cells of a study",
     "report": "write the report of a study",
+    "decide": "keep a change, discard it, or run more pairs: an answer to a ledger of runs",
     "evaluate": "sample a model on a benchmark",
     "replay": "a recorded step under other switches",
     "plan": "memory, time and cost of a run before it is launched",

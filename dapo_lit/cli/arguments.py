@@ -42,3 +42,11 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message}; --help lists the arguments\n")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """The setting `json` of a command that prints a table: `--json`, `--json=true` or `json=true`."""
+    parser.add_argument(
+        "--json", nargs="?", choices=("true", "false"), const="true", default="false",
+        help="print JSON, as schemas/ of the package describes it, and no table",
+    )  # fmt: skip

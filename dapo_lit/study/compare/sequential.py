@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from dapo_lit.seeds import SIGN_FLIPS
-from dapo_lit.study.compare.statistics import Array
 
+Array = np.ndarray
 EXACT = 12
 """All sign flips are counted up to this number of values, a group of 2^12 beyond it."""
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pandas as pd
 import yaml
-from scipy import stats
 
 from dapo_lit.border import LARGEST, NUMBER, WHOLE, FolderName, Seed, checked, checked_table
 from dapo_lit.errors import one_line
@@ -41,6 +40,15 @@ def import_runs(
 
     Raises StudyError: no log can be read, two are of one run, or runs of one arm have other settings.
     """
+    runs, primary, notes, left_out = runs_of_logs(system, folders, metric)
+    write_packed(runs, out)
+    return primary, notes + _unpaired(runs, primary), left_out
+
+
+def runs_of_logs(
+    system: str, folders: Sequence[Path], metric: str | None
+) -> tuple[list[Run], str, list[str], list[str]]:
+    """The runs of the logs below `folders`, and what `import_runs` returns of them without a comparison of arms."""
     keys = _keys(system)
     runs: dict[tuple[str, int], tuple[Run, Log]] = {}
     left_out: list[str] = []
@@ -74,10 +82,9 @@ def import_runs(
     spoilt = [run.name for run, _ in runs.values() if run.has_nonfinite(primary)]
     if len(spoilt) == len(runs):
         raise StudyError(f"{primary} is NaN or infinite at some step of every run; name another metric with --metric")
-    write_packed([run for run, _ in runs.values()], out)
     if spoilt:
         notes.append(f"{primary} is NaN or infinite at some step of {', '.join(spoilt)}, left out of it.")
-    return primary, notes + _unpaired([run for run, _ in runs.values()], primary), left_out
+    return [run for run, _ in runs.values()], primary, notes, left_out
 
 
 def read_run(system: str, path: Path) -> pd.DataFrame:
@@ -209,6 +216,8 @@ def _gaps(runs: Sequence[Run]) -> list[str]:
 
 def _unpaired(runs: Sequence[Run], key: str) -> list[str]:
     """Arms without a seed in common with the first one: Welch's t-interval and a permutation test over runs."""
+    from scipy import stats  # half a second, which `decide` does without
+
     values: dict[str, dict[int, float]] = {}
     for run in runs:
         if (reduced := outcome(run, key)) is not None:

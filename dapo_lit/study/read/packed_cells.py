@@ -27,7 +27,6 @@ from dapo_lit.border import (
     checked_table,
     json_tree,
 )
-from dapo_lit.config.foreign import check_known_keys
 from dapo_lit.errors import DamagedError
 from dapo_lit.runs.files.manifest import MANIFEST, sum_of, write_manifest
 from dapo_lit.runs.files.record import checked_record
@@ -72,6 +71,8 @@ def read_cells(folder: Path, arm: str | None = None, seed: int | None = None) ->
 
 
 def _cell(row: Mapping[Any, Any], place: str) -> Cell:
+    from dapo_lit.config.foreign import check_known_keys  # the schema: a quarter of a second
+
     named = {"arm": str(row["arm"]), "seed": int(row["seed"])}
     config = json_tree(row["config"], f"{place}, config")
     check_size(config, f"{place}, config")

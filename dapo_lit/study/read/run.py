@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 
 from dapo_lit.border import TEXT, TRUTH, WHOLE, checked_table
-from dapo_lit.config.identity import identity
 from dapo_lit.errors import UserError
 from dapo_lit.runs.files.layout import EVALUATIONS
 from dapo_lit.runs.files.tables import read_table
@@ -97,6 +96,8 @@ class Run:
     @cached_property
     def identity(self) -> dict[str, Any]:
         """The settings that decide what the run learns and when it ends (config/identity.py); empty if it has none."""
+        from dapo_lit.config.identity import identity  # the schema takes a quarter of a second, and logs have no config
+
         return identity(self.config) if self.config else {}
 
     def series(self, key: str) -> pd.Series:

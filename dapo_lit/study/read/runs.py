@@ -17,9 +17,6 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from dapo_lit.config.foreign import check_known_keys
-from dapo_lit.config.identity import same_experiment
-from dapo_lit.config.inputs import in_words, unexplained
 from dapo_lit.errors import DamagedError, one_line
 from dapo_lit.runs.files.layout import CONFIG, RECORD, TABLES, is_run
 from dapo_lit.runs.files.manifest import MANIFEST, RESTORE
@@ -155,6 +152,10 @@ def load(*paths: str | Path) -> Runs:
 
     A cell found twice with one config hash is read once, from the first folder.
     """
+    # The schema takes a quarter of a second, and `Runs` of logs does without.
+    from dapo_lit.config.identity import same_experiment
+    from dapo_lit.config.inputs import in_words, unexplained
+
     found: dict[tuple[str, str, int], Run] = {}
     unreadable: dict[str, str] = {}
     homes: set[Path] = set()
@@ -229,6 +230,8 @@ def _below(path: Path) -> Iterator[Path]:
 
 def read_run(folder: Path) -> Run:
     """Reads one run folder."""
+    from dapo_lit.config.foreign import check_known_keys
+
     record, config, metrics = read_record(folder), read_config(folder), read_metrics(folder)
     if not {"arm", "seed"} <= record.keys():
         reason = "names no arm and seed" if record else "is missing"

@@ -1,0 +1,100 @@
+"""The ledger of a study's runs, or of the logs of another trainer: every arm is a change to the reference arm."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from dapo_lit.errors import suggestion
+from dapo_lit.study.read.foreign import runs_of_logs
+from dapo_lit.study.read.ledger import RUNS_A_PAIR, Change, Ledger, Pair
+from dapo_lit.study.read.outcomes import bases, primary_metric, scores
+from dapo_lit.study.read.registration import Plan, read_plan
+from dapo_lit.study.read.run import Run, StudyError
+from dapo_lit.study.read.runs import Runs, load, study_folder
+
+
+def ledger_of_study(folders: Sequence[Path], metric: str | None = None, reference: str | None = None) -> Ledger:
+    """The ledger of a study, live or packed.
+
+    reference: the arm that the others are changes to; None: the registered one, else the first.
+
+    Raises StudyError: nothing can be read, or there is no such arm.
+    """
+    runs = load(*folders)
+    plan, _ = read_plan(study_folder(folders[0]))
+    key = primary_metric(runs, metric or (plan.metric if plan else None))
+    found = _ledger(runs, key, reference or (plan.reference if plan else None), ", ".join(map(str, folders)), "study")
+    notes = [*found.notes, *runs.warnings]
+    return Ledger(**{**vars(found), **_promises(plan, found), "notes": tuple(notes)})
+
+
+def ledger_of_logs(
+    system: str, folders: Sequence[Path], metric: str | None = None, reference: str | None = None
+) -> Ledger:
+    """The ledger of another trainer's logs. Raises StudyError as `ledger_of_study`."""
+    listed, key, notes, left_out = runs_of_logs(system, folders, metric)
+    found = _ledger(Runs(tuple(listed)), key, reference, ", ".join(map(str, folders)), system)
+    return Ledger(**{**vars(found), "notes": (*notes, *(f"Left out: {reason}" for reason in left_out))})
+
+
+def _promises(plan: Plan | None, found: Ledger) -> Mapping[str, object]:
+    """What a study registered of its looks and its error, and whether these comparisons are among its families'."""
+    if plan is None or plan.pilot:
+        return {}
+    stopping = plan.stopping or {}
+    looks = stopping.get("looks") or ((stopping["pairs"],) if "pairs" in stopping else None)
+    compared = [one.weights for family in plan.families for one in family.contrasts if one.outcome == found.metric]
+    ours = [{change.name: 1.0, str(found.reference): -1.0} for change in found.changes]
+    return {"looks": looks, "alpha": plan.alpha, "registered": all(weights in compared for weights in ours)}
+
+
+def _ledger(runs: Runs, key: str, reference: str | None, source: str, kind: str) -> Ledger:
+    table = scores(runs, key)
+    control = reference or next(iter(runs.arms))
+    if control not in table:
+        raise StudyError(f"{source}: there is no arm {control!r}; {suggestion(control, table)}")
+    if len(table) == 1:
+        raise StudyError(f"{source}: has the arm {control} only, so there is no change to decide on")
+    minutes = _minutes(runs)
+    base_of = bases(runs)
+    changes = [_change(arm, table[arm], table[control], base_of, minutes, control) for arm in table if arm != control]
+    return Ledger(source, kind, tuple(changes), key, control, "minutes" if minutes else "runs")
+
+
+def _minutes(runs: Runs) -> dict[tuple[str, int], float]:
+    """How long each run took; empty unless all say so."""
+    found = {(run.arm, run.seed): last for run in runs if (last := _last(run)) is not None}
+    return found if len(found) == len(runs) else {}
+
+
+def _last(run: Run) -> float | None:
+    wall = run.series("wall_s")
+    return float(wall.iloc[-1]) / 60 if len(wall) else None
+
+
+def _change(
+    arm: str,
+    treated: Mapping[int, float],
+    control: Mapping[int, float],
+    base_of: Mapping[int, str],
+    minutes: Mapping[tuple[str, int], float],
+    reference: str,
+) -> Change:
+    seeds = [seed for seed in treated if seed in control]
+    if not seeds:  # other seeds on each side
+        runs = [(arm, seed) for seed in treated] + [(reference, seed) for seed in control]
+        costs = [minutes.get(run, RUNS_A_PAIR / 2) for run in runs]
+        return Change(arm, treated=list(treated.values()), control=list(control.values()), costs=costs)
+    # The unit is the base policy: seeds that share one are averaged, unless all do.
+    groups = {str(seed): [seed] for seed in seeds}
+    units = dict.fromkeys(base_of[seed] for seed in seeds)
+    if 1 < len(units) < len(seeds):
+        groups = {base: [seed for seed in seeds if base_of[seed] == base] for base in units}
+    pairs = [
+        Pair(name, sum(treated[s] for s in group) / len(group), sum(control[s] for s in group) / len(group))
+        for name, group in groups.items()
+    ]
+    costs = [
+        sum(minutes[arm, s] + minutes[reference, s] for s in group) if minutes else RUNS_A_PAIR * len(group)
+        for group in groups.values()
+    ]
+    return Change(arm, pairs, costs=costs, incomplete=len({*treated} ^ {*control}))
