@@ -49,8 +49,8 @@ ARROWS = {
     },
 }  # fmt: skip
 LOWEST = {
-    "border", "chat_template", "command_text", "errors", "imports", "kernels", "runs.files", "screen", "seeds",
-    "web_page",
+    "border", "chat_template", "command_text", "errors", "imports", "kernels", "log", "runs.files", "screen",
+    "seeds", "web_page",
 }  # fmt: skip
 """What every room may import: files at the top, and how the files of a run folder are written and read."""
 ARROWS = {name: below | LOWEST for name, below in ARROWS.items()} | {name: LOWEST - {"runs.files"} for name in LOWEST}

@@ -31,6 +31,7 @@ from dapo_lit.data.problem import Problem
 from dapo_lit.data.sources import DataError
 from dapo_lit.data.templates import agreed_template
 from dapo_lit.engines.protocol import RolloutEngine, token_ids
+from dapo_lit.log import log
 from dapo_lit.policy.digests import local_folder, model_of, tokenizer_of
 from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer
 from dapo_lit.policy.sharding import empty_model, load_shards
@@ -205,7 +206,7 @@ class RunComponents:
             for benchmark in wanted
         ]
         for message in [m for b in opened for m in b.messages]:
-            print(message, flush=True)
+            log.info(message)
         return opened
 
     def check_answers(self, chosen: Sequence[Problem]) -> None:

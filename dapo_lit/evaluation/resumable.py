@@ -31,6 +31,7 @@ from dapo_lit.evaluation.sampled import (
     sample_names,
     summarise,
 )
+from dapo_lit.log import log
 from dapo_lit.preflight.policy import check_sampler
 from dapo_lit.preflight.problems import try_rewards
 from dapo_lit.preflight.prompts import check_prompts, check_tokenizer
@@ -70,7 +71,7 @@ def evaluate_model(config: EvaluateConfig, evaluated: EvaluatedModel) -> Result:
         day=day,
     )
     for message in benchmark.messages:
-        print(message, flush=True)
+        log.info(message)
     folder = result_folder(config, evaluated, benchmark, day)
     with benchmark.verifier:
         samples = with_missing(config, evaluated, benchmark, folder)
@@ -139,10 +140,10 @@ def with_missing(
     total = len(wanted)
     missing = total - existing
     if missing <= 0:
-        print(f"all {total:,} samples are in {folder}")
+        log.info(f"all {total:,} samples are in {folder}")
         return samples
     if existing:
-        print(f"{existing:,} of {total:,} samples are in {folder}; generating the rest", flush=True)
+        log.info(f"{existing:,} of {total:,} samples are in {folder}; generating the rest")
     rows = batch_size(config, evaluated.model, benchmark)
     limit = benchmark.sampling.max_response_tokens
 

@@ -16,6 +16,7 @@ from dapo_lit.errors import HeldError, RewardError
 from dapo_lit.evaluation.sample_store import write_evaluation
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
+from dapo_lit.log import log
 from dapo_lit.preflight.idle_settings import FIRST_STEPS, idle_techniques
 from dapo_lit.ranks import SINGLE_PROCESS, Ranks
 from dapo_lit.rollout.collect import ExhaustedError
@@ -56,7 +57,7 @@ class Recorder(Callback):
         selection = trainer.datamodule.selection
         if self.ranks.rank == 0:
             self.folder.write_run(problems=selection.counts, engine=trainer.datamodule.collector.setup.engine.facts)
-            print("\n".join(selection.lines), flush=True)
+            log.info("\n".join(selection.lines))
         # A run stopped in its first step has it.
         if module.counters.step == 0 and not self.folder.resumes:
             self._write(trainer.datamodule, module, {}, evaluates=True)
@@ -72,9 +73,9 @@ class Recorder(Callback):
         self._count_empty(batch)
         row = module.row
         if self.ranks.rank == 0 and batch.tokens is None and self.empty_steps == 1:
-            print(f"warning: step {batch.step} had no group to learn from (docs/troubleshooting.md)", flush=True)
+            log.warning(f"step {batch.step} had no group to learn from (docs/troubleshooting.md)")
         if self.ranks.rank == 0 and (alarm := mismatch_alarm(self.config, batch.step, row.get("mismatch/kl"))):
-            print(alarm, flush=True)
+            log.warning(alarm)
         if keeps_rollouts(self.config, batch.step) and self.ranks.rank == 0:
             self.folder.check_owner()
             rollouts = write_rollouts(self.folder.path, collected)
@@ -83,7 +84,7 @@ class Recorder(Callback):
         if self.ranks.rank == 0 and batch.step <= FIRST_STEPS:
             self.first_rows.append({"step": batch.step} | row)
             for line in idle_techniques(self.config.algorithm, self.first_rows) if batch.step == FIRST_STEPS else ():
-                print(f"warning: {line}", flush=True)
+                log.warning(line)
         self._end(trainer, module)
         self._write_last(trainer, module)
         if any(group.missing for group in collected.counted):
@@ -103,7 +104,7 @@ class Recorder(Callback):
         file, limit = self.folder.path / "reward_errors.txt", reward.max_error_frac
         if self.ranks.rank == 0 and not file.exists():
             file.write_text(f"step {collected.step}\n{first}\n", encoding="utf-8")
-            print(f"warning: scoring failed in step {collected.step}; the first error is kept in {file}:\n{first}")
+            log.warning(f"scoring failed in step {collected.step}; the first error is kept in {file}:\n{first}")
         if len(missing) > max(1, limit * total):
             raise RewardError(
                 f"{len(missing)} of the {total} completions of step {collected.step} have no verdict ({late} late, "
@@ -236,7 +237,7 @@ class Checkpoints(Callback):
         if not is_whole and self.ranks.rank == 0 and not isinstance(exception, KeyboardInterrupt):  # train.py says so
             kept = self.folder.checkpoints
             after = f"continues from {kept[-1].name}" if kept else "starts anew: there is no checkpoint yet"
-            print(f"step {datamodule.next_step - 1} ended before it was complete; a resumed run {after}", flush=True)
+            log.info(f"step {datamodule.next_step - 1} ended before it was complete; a resumed run {after}")
 
     def save(self, trainer: Trainer, step: int) -> None:
         final = self.folder.path / CHECKPOINTS / f"step_{step:06d}.ckpt"

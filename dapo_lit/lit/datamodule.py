@@ -21,6 +21,7 @@ from dapo_lit.config.inputs import differing, in_words, kind_of_part
 from dapo_lit.data.selection import SelectionReport
 from dapo_lit.engines.protocol import Sampling
 from dapo_lit.evaluation.sampled import Evaluation, evaluate
+from dapo_lit.log import log
 from dapo_lit.policy.sharding import PolicyTensors
 from dapo_lit.preflight.engine import probe_engine, trainer_score
 from dapo_lit.preflight.training import check_run
@@ -196,7 +197,7 @@ class RolloutDataModule(LightningDataModule):
             ranks=self.ranks,
         )
         if self.ranks.rank == 0:
-            print(f"engine: {found.words}", flush=True)
+            log.info(f"engine: {found.words}")
 
     def _snapshot(self) -> Snapshot | None:
         """The policy's weights for an engine that may be sampling now; None if it has them, or will have."""
@@ -318,7 +319,7 @@ class RolloutDataModule(LightningDataModule):
         try:
             self.close()
         except Exception as fault:
-            print(f"the engine could not be closed: {type(fault).__name__}: {fault}", flush=True)
+            log.warning(f"the engine could not be closed: {type(fault).__name__}: {fault}")
 
     def teardown(self, stage: str) -> None:
         self.close()

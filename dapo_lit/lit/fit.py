@@ -28,6 +28,7 @@ from dapo_lit.lit.callbacks import Checkpoints, Recorder
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.processes import StartPoint, lost_rank_named
+from dapo_lit.log import log
 from dapo_lit.policy.lora import only_trained
 from dapo_lit.ranks import Ranks
 from dapo_lit.rollout.step_collection import StopRequestedError
@@ -95,7 +96,7 @@ def fit(
         # Before the engine starts: a checkpoint that lacks a part is refused here, in one line.
         check_entries(start.checkpoint)
     if start.checkpoint and ranks.rank == 0:
-        print(f"continuing from {start.checkpoint}")
+        log.info(f"continuing from {start.checkpoint}")
     try:
         with lost_rank_named(ranks.lost), continuing(start.checkpoint) if start.checkpoint else nullcontext():
             trainer.fit(module, datamodule=datamodule, ckpt_path=start.checkpoint, weights_only=True)

@@ -6,6 +6,8 @@ A check that refuses raises; what is only suspicious is a warning below its row.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from dapo_lit.log import log
+
 WIDTH = 11
 """Characters in the column of names."""
 
@@ -22,11 +24,11 @@ class Finding:
 
 def run_checks(checks: Mapping[str, Callable[[], Finding]]) -> None:
     """Runs the checks in their order and prints a row for each as it ends; the first that raises ends them."""
-    print("before the first step (preflight=false skips this)", flush=True)
+    log.info("before the first step (preflight=false skips this)")
     for name, check in checks.items():
         finding = check()
-        print(f"  {name:<{WIDTH}}{finding.words}", flush=True)
+        log.info(f"  {name:<{WIDTH}}{finding.words}")
         for line in finding.shown:
-            print(f"    {line}", flush=True)
+            log.info(f"    {line}")
         for warning in finding.warnings:
-            print(f"    warning: {warning}", flush=True)
+            log.warning(f"    {warning}")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dapo_lit.log import log
 from dapo_lit.ranks import SINGLE_PROCESS, Ranks
 from dapo_lit.runs.files.atomic import DRAFT, add_path_to_oserror, draft_of, force_to_disk, put_in_place, remove_any
 from dapo_lit.runs.files.manifest import MANIFEST, difference, read_manifest, sum_of
@@ -124,10 +125,7 @@ def newest_good(folder: Path, ranks: Ranks = SINGLE_PROCESS) -> Path | None:
         if aside.exists():
             remove(aside)
         checkpoint.rename(aside)
-        print(
-            f"warning: {checkpoint} is damaged ({reason}); renamed to {aside.name}, trying the checkpoint before it",
-            flush=True,
-        )
+        log.warning(f"{checkpoint} is damaged ({reason}); renamed to {aside.name}, trying the checkpoint before it")
     return None
 
 

@@ -16,6 +16,7 @@ import pandas as pd
 
 from dapo_lit.config import Config
 from dapo_lit.config.sections import Budget
+from dapo_lit.log import log
 from dapo_lit.runs.extensions import built
 from dapo_lit.runs.run_folder import RunFolder
 from dapo_lit.runs.wandb_checks import check_wandb, wandb_named
@@ -141,7 +142,7 @@ class WandbRun:
             )
         self.table_type = wandb.Table
         offline = f"offline: wandb sync {Path(self.run.dir).parent}"
-        print(f"wandb   {offline if given.get('mode') == 'offline' else self.run.url}", flush=True)
+        log.info(f"wandb   {offline if given.get('mode') == 'offline' else self.run.url}")
         self.run.define_metric("step")
         self.run.define_metric("*", step_metric="step")
 

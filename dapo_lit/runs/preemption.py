@@ -11,6 +11,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from dapo_lit.log import log
+
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -73,4 +75,4 @@ def requeue() -> None:
     try:
         subprocess.run(requeue_command(), capture_output=True, encoding="utf-8", timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        print(f"the job could not be requeued: {getattr(error, 'stderr', None) or error}", flush=True)
+        log.warning(f"the job could not be requeued: {getattr(error, 'stderr', None) or error}")

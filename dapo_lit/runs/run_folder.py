@@ -19,6 +19,7 @@ import torch
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.identity import config_hash
 from dapo_lit.errors import DamagedError
+from dapo_lit.log import log
 from dapo_lit.runs.code_state import code_state
 from dapo_lit.runs.files.atomic import write_text
 from dapo_lit.runs.files.claim import check_claim, write_claim
@@ -184,9 +185,9 @@ def announced_changes(path: Path, config: Config) -> dict[str, Any]:
     """What a resumed run changes, printed."""
     changes = changes_on_resume(path, config)
     if changes:
-        print(f"the run in {path} is resumed with {describe(changes)}", flush=True)
+        log.info(f"the run in {path} is resumed with {describe(changes)}")
     if "budget.steps" in changes and config.algorithm.optimizer.schedule == "linear":
-        print("warning: schedule=linear falls to 0 at budget.steps; the steps so far followed the old end", flush=True)
+        log.warning("schedule=linear falls to 0 at budget.steps; the steps so far followed the old end")
     return changes
 
 
@@ -210,7 +211,7 @@ def move_aside(path: Path) -> None:
         number += 1
     (path / HEARTBEAT).unlink(missing_ok=True)
     path.rename(aside)
-    print(f"an older run was in {path}; it is now {aside.name} (resume=true or resume=auto continues instead)")
+    log.info(f"an older run was in {path}; it is now {aside.name} (resume=true or resume=auto continues instead)")
 
 
 def now() -> str:

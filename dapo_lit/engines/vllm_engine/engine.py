@@ -30,6 +30,7 @@ from dapo_lit.engines.protocol import RolloutEngine, Sampling
 from dapo_lit.engines.vllm_engine.options import Host, VllmSettings, llm_options
 from dapo_lit.engines.vllm_engine.stream import VllmStream
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
+from dapo_lit.log import log
 from dapo_lit.seeds import random_state, restore_random_state
 
 SUPPORTED = ((0, 26), (0, 33))
@@ -121,7 +122,7 @@ class Warnings(logging.Handler):
         expected = EXPECTED.search(message) or (self._tied and TIED_HEAD.search(message))
         if record.msg not in self.printed and not expected:
             self.printed.add(record.msg)
-            print(f"vLLM {record.levelname.lower()}: {message}", flush=True)
+            log.info(f"vLLM {record.levelname.lower()}: {message}")
 
 
 class VllmEngine(RolloutEngine):

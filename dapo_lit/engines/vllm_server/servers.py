@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dapo_lit.engines.vllm_server.client import ServerClient, ServerError, UnreachableError
+from dapo_lit.log import log
 from dapo_lit.ranks import Ranks
 
 
@@ -58,7 +59,7 @@ class Servers:
         """Takes no more samples from a server until it answers again at a sync."""
         if index not in self.lost:
             self.lost.add(index)
-            print(f"a server is lost, and its requests go to the others ({error})", flush=True)
+            log.warning(f"a server is lost, and its requests go to the others ({error})")
 
     def agree(self, check: Callable[[str], None], wait_s: float) -> None:
         """Every rank takes the same servers for lost: those that fail `check` now. A collective, between steps.
@@ -76,7 +77,7 @@ class Servers:
         for index in self._led:
             if (index in self.lost) != (index in before):
                 state = f"is lost, and left out: {faults[index]}" if faults[index] else "answers again"
-                print(f"{self.client.urls[index]} {state}", flush=True)
+                log.info(f"{self.client.urls[index]} {state}")
         if not self.usable:
             raise ServerError(f"no server is left of {', '.join(self.client.urls)}")
 

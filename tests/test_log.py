@@ -1,0 +1,48 @@
+"""What a run says goes through `logging`, so that a program that uses the package decides about it."""
+
+import ast
+import logging
+
+import pytest
+from test_rooms import FILES, PACKAGE
+
+from dapo_lit.log import log
+from dapo_lit.preflight.table import Finding, run_checks
+
+PRINTS = {
+    "log.py", "screen.py",  # standard output itself
+    "forecast/plan.py",  # what the command `plan` was asked for
+    "runs/loggers.py",  # the line a step, which logger.progress asks for
+    "evaluation/resumable.py",  # the state of `evaluate`, on standard error
+    "ranks/watch.py",  # the last words of a process that is ended
+}  # fmt: skip
+"""Files below the command line that print."""
+
+
+def test_below_the_command_line_nothing_prints():
+    own = ("log", "screen")
+    commands = {file for file in FILES if file.parent in (PACKAGE, PACKAGE / "cli") and file.stem not in own}
+    prints = {
+        file.relative_to(PACKAGE).as_posix()
+        for file in FILES
+        if file not in commands
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    }
+    assert prints == PRINTS
+
+
+def test_a_message_is_printed_as_it_is_and_a_warning_says_so_behind_its_indent(capsys):
+    run_checks({"rule": lambda: Finding("fits", warnings=("but not well",), shown=("an example",))})
+    title, *lines = capsys.readouterr().out.splitlines()
+    assert title.startswith("before the first step")
+    assert lines == ["  rule       fits", "    an example", "    warning: but not well"]
+
+
+@pytest.mark.parametrize(("level", "said"), [("WARNING", "    warning: but not well\n"), ("ERROR", "")])
+def test_a_program_silences_what_it_does_not_want(capsys, monkeypatch, level, said):
+    monkeypatch.setattr(log, "level", log.level)
+    logging.getLogger("dapo_lit").setLevel(level)
+    run_checks({"rule": lambda: Finding("fits", warnings=("but not well",))})
+    assert capsys.readouterr().out == said
+    logging.getLogger("dapo_lit").setLevel("INFO")
