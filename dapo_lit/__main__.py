@@ -20,6 +20,7 @@ COMMANDS = {
     "export": "a checkpoint as a Hugging Face folder",
     "doctor": "what a run needs on this machine, and what is missing",
     "convert": "a run of verl or TRL as the command here, and what does not come along",
+    "schema": "JSON schemas of the configs, for editors",
 }
 
 

@@ -140,7 +140,22 @@ HEAVY = {"torch", "transformers", "lightning", "pandas", "matplotlib", "vllm"}
 @pytest.mark.parametrize(
     ("modules", "allowed"),
     [
-        (["train", "evaluate", "plan", "export", "replay", "ablate", "advise", "convert", "decide", "__main__"], set()),
+        (
+            [
+                "train",
+                "evaluate",
+                "plan",
+                "export",
+                "replay",
+                "ablate",
+                "advise",
+                "convert",
+                "schema",
+                "decide",
+                "__main__",
+            ],
+            set(),
+        ),
         (["status", "report"], {"pandas"}),
     ],
 )

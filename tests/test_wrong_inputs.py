@@ -96,6 +96,7 @@ WRONG = [
     ("decide", ["good.jsonl", "--alpha", "2"], "--alpha"),
     ("ablate", ["clip_higer", "model=micro", "data=good.jsonl"], "clip_higher"),
     ("convert", ["none.sh"], "none.sh"),
+    ("schema", ["experiments"], "experiments experiment"),
     ("__main__", ["trian"], "trian train"),
 ]  # fmt: skip
 if find_spec("hydra_plugins.hydra_submitit_launcher") is None:

@@ -92,7 +92,7 @@ class PlanConfig(Config):
     """Simulate four and five layers and extrapolate to all."""
     runs: PositiveInt
     """Arms x seeds."""
-    hardware: Annotated[Hardware, BeforeValidator(known_gpu)]
+    hardware: Annotated[Hardware, BeforeValidator(known_gpu, json_schema_input_type=str | Hardware)]
     """A name of the table above, or a mapping with the same values."""
     price_per_hour: PositiveFloat | None
     """Price of one GPU in any currency; null: print no cost."""
