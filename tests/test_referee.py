@@ -1,0 +1,73 @@
+"""The backtest of rules: on tables with known answers, and a row of its committed JSON computed anew."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "benchmarks"))
+
+import json  # noqa: E402
+
+import referee  # noqa: E402
+
+GAINS = (5.0, -4.0, 3.0, -6.0, 0.0)
+
+
+def table(noise: float) -> np.ndarray:
+    """Accuracies of all 32 arms on twelve bases: techniques add up, bases differ by a lot, runs by `noise`."""
+    rng = np.random.default_rng(0)
+    effect = np.array([sum(gain for bit, gain in enumerate(GAINS) if arm >> bit & 1) for arm in range(32)])
+    return 40 + effect[:, None] + rng.normal(0, 10, (1, 12)) + rng.normal(0, noise, (32, 12))
+
+
+@pytest.mark.parametrize("family", ["pairs", "value", "value, flat prior", "halving", "race by value"])
+def test_without_noise_every_rule_with_pairs_ends_at_the_best_arm(family):
+    rule = [*referee.rules()[family].values()][-1]
+    done = referee.played(rule, table(0.0), 1, 20)
+    assert done["regret"] == pytest.approx(0, abs=1e-9)
+    assert done["wrong"] == 0
+
+
+def test_runs_on_other_seeds_take_the_difference_of_bases_for_an_effect():
+    done = referee.played(referee.apart(1), table(0.0), 1, 200)
+    assert done["wrong"] > 0.2
+
+
+def test_a_run_is_paid_once_and_pairs_share_the_incumbents():
+    (loop,) = referee.loops(table(0.0), 1, 1)
+    referee.greedy(1)(loop)
+    assert len(loop.paid) == 1 + 5  # naive GRPO, and each change on the same base: the incumbent's run is there
+    (other,) = referee.loops(table(0.0), 1, 1)
+    referee.exact(0.05)(other)
+    assert len(other.paid) == 6 * 6
+
+
+def test_the_truth_is_of_bases_that_no_rule_saw():
+    for loop in referee.loops(table(1.0), 1, 20):
+        assert sorted([*loop.drawn, *loop.held]) == list(range(12))
+        referee.greedy(6)(loop)
+        assert {base for _, base in loop.paid} == {*loop.drawn}
+
+
+def test_wrong_decisions_are_counted_by_what_the_change_does_to_the_arm_at_hand():
+    (loop,) = referee.loops(table(0.0), 1, 1)
+    for bit in range(5):
+        loop.decide(1 << bit, bit in (0, 1))  # keeps +5 and -4, drops +3, -6 and 0
+    found = referee.summary([loop])
+    assert (found["wrong"], found["harmful_kept"], found["useful_dropped"]) == (2 / 4, 1 / 2, 1 / 2)
+    assert found["regret"] == pytest.approx(8 - 1)
+
+
+def test_a_curve_is_read_between_its_settings():
+    curve = [{"runs": 10.0, "regret": 3.0}, {"runs": 20.0, "regret": 1.0}]
+    assert [referee.at_runs(curve, "regret", runs) for runs in (5, 15, 30)] == [3.0, 2.0, 1.0]
+
+
+def test_a_committed_row_is_what_the_runs_give():
+    committed = json.loads((ROOT / "benchmarks" / "results" / "referee.json").read_text())
+    study, switched = referee.TASKS["programs"]
+    found = referee.played(referee.value(share=0.02), referee.accuracies(study), switched, committed["loops"])
+    assert referee.rounded(found) == committed["tasks"]["programs"]["rules"]["value"]["share 0.02"]
