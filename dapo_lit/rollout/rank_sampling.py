@@ -107,14 +107,12 @@ class RankSampling:
     """Between this rank's engine and verifier.
 
     Ranks that share an engine make the same calls of it; the first of them has its samples scored.
-
-    problem: the problem that a sample answers.
     """
 
-    def __init__(self, setup: CollectionSetup, progress: Progress, problem: Callable[[SampleKey], Problem]) -> None:
+    def __init__(self, setup: CollectionSetup, progress: Progress) -> None:
         self._setup = setup
         self._progress = progress
-        self._problem = problem
+        self._problems: dict[tuple[int, str, int], Problem] = {}  # by group
         # A stream a step: weights do not change within it, so one version labels everything it gives.
         self._stream: SampleStream = setup.engine.open(setup.sampling)
         self._in_flight: Counter[tuple[int, str, int]] = Counter()  # samples of each group
@@ -130,8 +128,9 @@ class RankSampling:
         """Error of the last tick. It is raised once the other ranks have the report of it."""
         self.generate_s = self.verify_s = 0.0
 
-    def submit(self, requests: Sequence[SampleRequest]) -> None:
-        """Adds requests to the next tick."""
+    def submit(self, problem: Problem, requests: Sequence[SampleRequest]) -> None:
+        """Adds requests of one group, all answers to this problem, to the next tick."""
+        self._problems |= {_group(request.key): problem for request in requests}
         self._new += requests
 
     def tick(self, unwanted: Sequence[SampleKey]) -> None:
@@ -218,7 +217,8 @@ class RankSampling:
             key, text = sample.key, setup.decode(sample.response_ids.tolist())
             # The verifier gets text only: tokens would be copied to its processes and back.
             self._unscored[key] = sample, text
-            problem, group = _asked(self._problem(key), key), _group(key)
+            group = _group(key)
+            problem = _asked(self._problems[group], key)
             self._in_flight[group] -= 1
             closed_group |= not self._in_flight[group]
             if not setup.verifier.wants_groups:

@@ -17,7 +17,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import NO_TOKENS, EngineError, PartialSample, SampleKey, SampleRequest
 from dapo_lit.ranks import Exchange
 from dapo_lit.rollout.dynamic_sampling import Admission, KeepRate
@@ -69,7 +68,7 @@ class StepCollection:
         self._places: dict[SampleKey, int] = {}  # of the samples that are not scored
         self._withdrawn_from: int | None = None
         self._progress = Progress(step, self.admission)
-        self._own = RankSampling(setup, self._progress, self._problem)
+        self._own = RankSampling(setup, self._progress)
         # Under way; of a single rank, its own report.
         self._exchange: Exchange | list[Report] = []
         self._engines: list[int] = []  # that sample the groups, by place
@@ -157,7 +156,7 @@ class StepCollection:
         self._engines.append(engine)
         self._pending[engine] += len(requests)
         if engine == self._setup.ranks.engine:
-            self._own.submit(requests)
+            self._own.submit(group.group.problem, requests)
 
     def _post(self, stops: bool = False) -> None:
         """Sends what this rank has sampled to all ranks."""
@@ -223,9 +222,6 @@ class StepCollection:
         if group.finished:
             self._resolve(place)
         return requests
-
-    def _problem(self, key: SampleKey) -> Problem:
-        return self.groups[self._places[key]].group.problem
 
     def _take_completion(self, completion: Completion) -> None:
         """Takes a scored sample; the last one closes its group."""
