@@ -7,8 +7,16 @@
     level METRIC STUDY ARM          the mean over an arm's runs of the number that arms are compared on
     tokens STUDY ARM                what an arm's runs generate, mean, to the hundred
     calibrated REGIME TECHNIQUE SHOW    the effect of the extreme setting, its d, the placebo, or whether it is admitted
+    at METRIC STUDY ARM STEP FORMAT     the mean over an arm's runs in one step (-1: the last)
+    in_all METRIC STUDY STEP FORMAT     the same over all its arms
+    runs METRIC STUDY ARM LEAST     how many of an arm's runs end with at least so much
+    pairs STUDY                     runs of the arm that has fewest
+    needed TECHNIQUE FORMAT, met TECHNIQUE STUDY ARM FORMAT     what training needs before it acts, and what runs had
+    conf FILE a/b/c FORMAT          a value of conf/FILE.yaml
+    updates OVERRIDE ...            updates of a rollout step of the run with these overrides
+    constant FILE NAME FORMAT [FACTOR]      a literal in the code, times a factor
     cost STUDY COMPARISON SHOW      tokens used, or needed to the level that the control ends on
-    is NAME                         what a function of measured.py gives
+    is NAME                         what a function of measured.py or stated.py gives
 
 FORMAT is a format of Python, `%` for percent (`%0`: whole), `,` for whole numbers, or `s` for text. A path with
 blanks is in quotes.
@@ -25,6 +33,7 @@ from functools import cache
 
 import measured
 import numpy as np
+import stated
 from cells import ROOT, cells, ratio
 from effects import where
 from tables import calibrated_effect
@@ -184,8 +193,27 @@ def text(key: str) -> str:
             return calibrated(*rest)
         case "cost":
             return cost(*rest)
+        case "at":
+            return formatted(stated.at(*rest[:4]), rest[4])
+        case "in_all":
+            return formatted(stated.in_all(*rest[:3]), rest[3])
+        case "runs":
+            return stated.runs_with(*rest)
+        case "pairs":
+            return stated.pairs(*rest)
+        case "needed":
+            return formatted(stated.needed(rest[0]), rest[1])
+        case "met":
+            return formatted(stated.met(*rest[:3]), rest[3])
+        case "conf":
+            return formatted(stated.configured(*rest[:2]), rest[2])
+        case "updates":
+            return stated.updates(*rest)
+        case "constant":
+            factor = float(rest[3]) if len(rest) > 3 else 1
+            return formatted(stated.constant(*rest[:2]) * factor, rest[2])
         case "is":
-            return measured.NAMED[rest[0]]()
+            return (measured.NAMED | stated.NAMED)[rest[0]]()
     raise SystemExit(f"<!-- n: {key} -->: not one of the kinds that inline.py lists")
 
 

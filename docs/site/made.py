@@ -22,6 +22,7 @@ import planned
 import provenance
 import published
 import rule
+import stated
 import techniques
 from cells import ROOT
 from tables import calibration
@@ -54,6 +55,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "gpu_head": on_gpu.head,
     "gpu_smollm2": on_gpu.smollm2,
     "gpu_agreement": on_gpu.agreement,
+    "forks_against_runs": stated.forks_against_runs,
     "plan_memory": planned.memory,
     "plan_training": planned.training,
     "plan_steps": planned.steps,

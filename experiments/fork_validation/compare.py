@@ -6,6 +6,7 @@ Points of training accuracy, each state by itself. Rules: docs/calibration.md, "
 """
 
 import sys
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
@@ -66,10 +67,36 @@ def sign_flip(values: np.ndarray) -> float:
     return float((means >= abs(values.mean()) - 1e-12).mean())
 
 
-def main(forks: Path, whole: Path) -> None:
+class Summary(NamedTuple):
+    """Signs and sizes of forks against whole runs, next to the mean whole-run effect of the other base policies."""
+
+    fork: float
+    whole: float
+    effects: int
+    decided: int
+    agree: int
+    """Of the decided ones, with the whole run's sign."""
+    low: float
+    high: float
+    by_mean: int
+    error: float
+    error_of_mean: float
+    p: float
+
+
+class State(NamedTuple):
+    """What was found of the states before one step."""
+
+    step: int
+    placebos_decided: int
+    placebos: int
+    of: dict[str, Summary]
+    """By technique, and of `all`."""
+
+
+def states(forks: Path, whole: Path) -> Iterator[State]:
     wholes = effects(load(whole).usable)
     for step in sorted({int(folder.name.removeprefix("step_")) for folder in forks.glob("*/step_*")}):
-        print(f"state before step {step}")
         rows: list[Row] = []
         nulls = []
         for folder in sorted(forks.glob(f"*/step_{step:06d}")):
@@ -79,13 +106,11 @@ def main(forks: Path, whole: Path) -> None:
             for technique, by_stream in effects(runs).items():
                 rows.append(Row(technique, base, *interval(list(by_stream.values())), wholes[technique][base]))
             nulls.append(interval([own[stream] - own[stream + STREAMS] for stream in range(STREAMS)]))
-        print(f"  placebo: {sum(abs(mean) > half for mean, half in nulls)} of {len(nulls)} decided, nominal 5 %")
-        for technique in (*wholes, "all"):
-            report(technique, [row for row in rows if technique in (row.technique, "all")])
+        found = {name: summary([row for row in rows if name in (row.technique, "all")]) for name in (*wholes, "all")}
+        yield State(step, sum(abs(mean) > half for mean, half in nulls), len(nulls), found)
 
 
-def report(technique: str, rows: list[Row]) -> None:
-    """One line: signs and sizes, of the forks and of the mean whole-run effect of the other base policies."""
+def summary(rows: list[Row]) -> Summary:
     others = [fmean(o.whole for o in rows if o.technique == r.technique and o.base != r.base) for r in rows]
     decided = [(r, other) for r, other in zip(rows, others, strict=True) if abs(r.fork) > r.half_width]
     agree = sum(np.sign(r.fork) == np.sign(r.whole) for r, _ in decided)
@@ -95,10 +120,21 @@ def report(technique: str, rows: list[Row]) -> None:
     for r, other in zip(rows, others, strict=True):
         errors[r.base].append((abs(r.fork - r.whole), abs(other - r.whole)))
     of_fork, of_mean = (np.array([fmean(e[i] for e in of_base) for of_base in errors.values()]) for i in (0, 1))
-    found = f"{fmean(r.fork for r in rows):+.1f}, whole runs {fmean(r.whole for r in rows):+.1f}"
-    signs = f"{len(decided)} of {len(rows)} decided, {agree} with the whole run's sign [{low:.2f}, {high:.2f}]"
-    sizes = f"error {of_fork.mean():.1f}, the others' mean {of_mean.mean():.1f}, p {sign_flip(of_mean - of_fork):.4f}"
-    print(f"  {technique}: {found}; {signs}, {by_mean} by the others' mean; {sizes}")
+    return Summary(
+        fmean(r.fork for r in rows), fmean(r.whole for r in rows), len(rows), len(decided), int(agree), low, high,
+        int(by_mean), of_fork.mean(), of_mean.mean(), sign_flip(of_mean - of_fork),
+    )  # fmt: skip
+
+
+def main(forks: Path, whole: Path) -> None:
+    for state in states(forks, whole):
+        print(f"state before step {state.step}")
+        print(f"  placebo: {state.placebos_decided} of {state.placebos} decided, nominal 5 %")
+        for technique, one in state.of.items():
+            signs = f"{one.decided} of {one.effects} decided, {one.agree} with the whole run's sign"
+            by_mean = f"[{one.low:.2f}, {one.high:.2f}], {one.by_mean} by the others' mean"
+            sizes = f"error {one.error:.1f}, the others' mean {one.error_of_mean:.1f}, p {one.p:.4f}"
+            print(f"  {technique}: {one.fork:+.1f}, whole runs {one.whole:+.1f}; {signs} {by_mean}; {sizes}")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ Run in the repository: `python experiments/value_network/compare.py`.
 """
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -27,19 +28,37 @@ def mean_by_seed(frame: pd.DataFrame, metric: str) -> pd.Series:
     return frame.groupby("seed")[metric].mean()
 
 
-def main() -> None:
+class Ratio(NamedTuple):
+    """PPO over GRPO: geometric mean over pairs with its 95 % interval, and the means of both."""
+
+    mean: float
+    low: float
+    high: float
+    ppo: float
+    grpo: float
+    pairs: int
+
+
+def ratios() -> dict[str, Ratio]:
+    """By the name of the metric."""
     frame = load(Path(__file__).parent / "runs").usable.frame()
     frame["training_s"] = frame["time/score_s"] + frame["time/train_s"]
     frame["step_s"] = frame["time/generate_s"] + frame["time/verify_s"] + frame["training_s"] + frame["time/sync_s"]
     frame = frame[frame["step"] >= FIRST]
     arms = {"ppo" if "ppo" in arm else "grpo": rows for arm, rows in frame.groupby("arm")}
+    found = {}
     for name, metric in METRICS.items():
         ppo, grpo = (mean_by_seed(arms[arm], metric) for arm in ("ppo", "grpo"))
         log = t_interval(np.log(ppo / grpo))
-        low, high = np.exp([log.low, log.high])
+        found[name] = Ratio(*np.exp([log.mean, log.low, log.high]), ppo.mean(), grpo.mean(), len(ppo))
+    return found
+
+
+def main() -> None:
+    for name, one in ratios().items():
         print(
-            f"{name}: PPO {ppo.mean():.3g}, GRPO {grpo.mean():.3g}, "
-            f"ratio {np.exp(log.mean):.2f} [{low:.2f}, {high:.2f}] ({len(ppo)} pairs)"
+            f"{name}: PPO {one.ppo:.3g}, GRPO {one.grpo:.3g}, "
+            f"ratio {one.mean:.2f} [{one.low:.2f}, {one.high:.2f}] ({one.pairs} pairs)"
         )
 
 
