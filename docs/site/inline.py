@@ -16,7 +16,7 @@
     updates OVERRIDE ...            updates of a rollout step of the run with these overrides
     constant FILE NAME FORMAT [FACTOR]      a literal in the code, times a factor
     cost STUDY COMPARISON SHOW      tokens used, or needed to the level that the control ends on
-    is NAME                         what a function of measured.py or stated.py gives
+    is NAME                         what a function of measured.py, stated.py or planned.py gives
 
 FORMAT is a format of Python, `%` for percent (`%0`: whole), `,` for whole numbers, or `s` for text. A path with
 blanks is in quotes.
@@ -33,6 +33,7 @@ from functools import cache
 
 import measured
 import numpy as np
+import planned
 import stated
 from cells import ROOT, cells, ratio
 from effects import where
@@ -213,7 +214,7 @@ def text(key: str) -> str:
             factor = float(rest[3]) if len(rest) > 3 else 1
             return formatted(stated.constant(*rest[:2]) * factor, rest[2])
         case "is":
-            return (measured.NAMED | stated.NAMED)[rest[0]]()
+            return (measured.NAMED | stated.NAMED | planned.NAMED)[rest[0]]()
     raise SystemExit(f"<!-- n: {key} -->: not one of the kinds that inline.py lists")
 
 
