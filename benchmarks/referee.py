@@ -350,12 +350,12 @@ def main() -> None:
     options = parser.parse_args()
     found = {"loops": LOOPS, "drawn": DRAWN, "seed": SEED, "matters": MATTERS, "price_share": PRICE, "tasks": {}}
     if options.into and options.into.is_file():
-        found = json.loads(options.into.read_text())
+        found = json.loads(options.into.read_text(encoding="utf-8"))
     for name in options.tasks:
         found["tasks"][name] = task(name)
         print(f"{name}: done", file=sys.stderr)
     text = json.dumps(found, indent=1)
-    options.into.write_text(text + "\n") if options.into else print(text)
+    options.into.write_text(text + "\n", encoding="utf-8") if options.into else print(text)
 
 
 if __name__ == "__main__":

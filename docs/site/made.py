@@ -22,6 +22,7 @@ import planned
 import provenance
 import published
 import rule
+import rules_tried
 import stated
 import techniques
 from cells import ROOT
@@ -44,6 +45,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "mean_at_equal_tokens": effects.mean_at_equal_tokens,
     "forms": forms.table,
     "distinct": forms.distinct,
+    "rules_tried": rules_tried.table,
+    "rules_tried_figure": rules_tried.described,
+    "rules_predicted": rules_tried.predictions,
     "skewed_effects": rule.skewed_effects,
     "agreement": measured.agreement,
     "power": measured.power,
@@ -69,6 +73,7 @@ OF_PAGE: dict[str, Callable[[Path], str]] = {
 FILES: dict[Path, Callable[[], str]] = {
     claims.FINDINGS: claims.findings,
     effects.FIGURE: effects.figure,
+    rules_tried.FIGURE: rules_tried.figure,
     key_use.VARIED: key_use.counted,
 }
 PART = re.compile(r"^<!-- made: (\w+) -->\n(.*?)^<!-- end of \1 -->$", re.MULTILINE | re.DOTALL)

@@ -283,7 +283,17 @@ def more_than_one_ahead() -> str:
     return f"{100 * max(row['steps_per_hour'] / one[row['carry_over']] - 1 for row in rows):.0f} %"
 
 
+# Rules that keep or discard changes (benchmarks/referee.py)
+
+
+def _goal(part: str, key: str) -> list[float]:
+    tasks = results("referee")["tasks"]
+    return [abs(tasks[name][part][key]) for name in ("joint", "programs", "parity")]
+
+
 NAMED: dict[str, Callable[[], str]] = {
+    "regret_saved": lambda: between(_goal("goals", "regret_minus_pairs"), ".1f"),
+    "regret_saved_errors": lambda: between(_goal("standard_errors", "regret_minus_pairs"), ".1f"),
     "rate_of_trl_tiny": lambda: f"{median(rates_of_trl('tiny')):.2f} times",
     "rates_of_trl_tiny": lambda: between(rates_of_trl("tiny"), ".2f"),
     "memory_of_trl_tiny": lambda: f"{memory_of_trl('tiny'):.2f} times",
