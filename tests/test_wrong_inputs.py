@@ -89,6 +89,7 @@ WRONG = [
     ("report", ["runs", "--metric", "reward"], "--metric --from"),
     ("advise", ["runs/none"], "runs/none config.yaml"),
     ("advise", ["good.jsonl"], "good.jsonl --from"),
+    ("train", ["-m", SUMS, "seed=0,1", "--cfg", "job"], "-m --cfg multirun"),
     ("decide", ["none.csv"], "none.csv"),
     ("decide", ["headless.csv"], "headless.csv 1 change"),
     ("decide", ["good.jsonl"], "good.jsonl 1 change"),

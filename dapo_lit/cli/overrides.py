@@ -23,6 +23,8 @@ FLAGS = (
 )  # fmt: skip
 """All flags of Hydra's."""
 LISTED_SWEEPS = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP, ValueType.RANGE_SWEEP)
+MODES = (("--cfg", "-c"), ("--info", "-i"), ("--run", "-r"), ("--multirun", "-m"), ("--shell-completion", "-sc"))
+"""Of these Hydra takes one."""
 LOOKS_ONLY = ("--cfg", "-c", "--help", "-h", "--hydra-help", "--info", "-i", "--shell-completion", "-sc")
 """Flags with which Hydra runs nothing."""
 
@@ -35,8 +37,8 @@ def is_inspection(arguments: Iterable[str]) -> bool:
 def flags_first(arguments: Sequence[str]) -> list[str]:
     """The command line with Hydra's flags first, because Hydra takes none between two overrides.
 
-    >>> flags_first(["+experiment=dapo", "-m", "--cfg", "job", "seed=1,2"])
-    ['-m', '--cfg', 'job', '+experiment=dapo', 'seed=1,2']
+    >>> flags_first(["+experiment=dapo", "-m", "seed=1,2", "--config-dir", "mine"])
+    ['-m', '--config-dir', 'mine', '+experiment=dapo', 'seed=1,2']
     """
     flags: list[str] = []
     others: list[str] = []
@@ -46,6 +48,11 @@ def flags_first(arguments: Sequence[str]) -> list[str]:
         if is_flag and argument.split("=")[0] not in FLAGS:
             raise ConfigError(f"{argument}: no such flag; settings are key=value, --help lists them")
         (flags if is_flag or before in FLAGS_WITH_VALUE else others).append(argument)
+    modes = {names: flag.partition("=")[0] for flag in flags for names in MODES if flag.partition("=")[0] in names}
+    if len(modes) > 1:
+        raise ConfigError(
+            f"{' and '.join(modes.values())}: one of them; a multirun has no config of its own, only its runs have"
+        )
     return [*flags, *others]
 
 

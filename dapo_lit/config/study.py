@@ -73,7 +73,8 @@ class Study(Section):
     effects, interactions, ladder, left out of DAPO, ...), or `outcomes of the regime`. null: the first that the arms
     allow."""
     pairs: dict[str, tuple[str, ...]] | None
-    """Comparisons of any two arms, by the family that decides them: {against DAPO: [dapo@clip.high=0.5 - dapo]}."""
+    """Comparisons of any two arms, by the family that decides them, {against DAPO: [dapo@clip.high=0.5 - dapo]}, or of
+    two such differences: (treated - control) - (treated - control)."""
     budgets: tuple[PositiveInt, ...]
     """Generated tokens at which a report gives differences at equal tokens, registered with the study; []: it takes
     quarters of what all pairs reach."""

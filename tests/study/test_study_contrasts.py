@@ -10,7 +10,7 @@ from shipped import DESIGNS, design
 from synthetic_runs import EFFECTS, write_run
 
 from dapo_lit.runs.files.metrics_file import metrics_line
-from dapo_lit.study.compare.contrasts import Contrast, compare, contrasts
+from dapo_lit.study.compare.contrasts import Contrast, compare, contrasts, pair
 from dapo_lit.study.designs import Arm, cube
 from dapo_lit.study.read import guard, outcomes
 from dapo_lit.study.read.curves import band
@@ -49,6 +49,30 @@ def test_an_interaction_is_half_of_the_effect_with_the_other_on_minus_with_it_of
     arms = design("factorial").names
     assert value("interactions", "clip_higher x dynamic_sampling", scores, arms) == pytest.approx(0.1 / 2)
     assert value("main effects", "clip_higher", scores, arms) == pytest.approx(0.05 + 0.1 / 2)
+
+
+def test_what_a_change_is_worth_with_another_on_minus_off_is_a_difference_of_differences() -> None:
+    arms = ("dapo", "dapo-dynamic_sampling", "a", "b")
+    scores = {
+        "dapo": {0: 0.5, 1: 0.4},
+        "a": {0: 0.6, 1: 0.5},
+        "dapo-dynamic_sampling": {0: 0.3, 1: 0.3},
+        "b": {0: 0.35, 1: 0.3},
+    }
+    one = pair("mine", "(dapo - dapo-dynamic_sampling) - (a - b)", arms)
+    # (0.5 - 0.3) - (0.6 - 0.35) and (0.4 - 0.3) - (0.5 - 0.3)
+    assert compare(one, scores).differences == pytest.approx((-0.05, -0.1))
+    assert one.pair is None
+    assert pair("mine", "a - b", arms).pair == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    "text", ["a", "a - c", "(a - b) - (a - c)", "(a - b) - (a - dapo)", "(a - b) - (b - a)", "a - a",
+             "(a - b) - (c - d) - (a - b)"],
+)  # fmt: skip
+def test_a_comparison_that_names_no_two_or_four_arms_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="arms"):
+        pair("mine", text, ("a", "b", "dapo"))
 
 
 @pytest.mark.parametrize("study", DESIGNS)

@@ -100,15 +100,25 @@ def contrasts(arms: Sequence[str], reference: str | None = None) -> list[Contras
 
 
 def pair(family: str, text: str, arms: Collection[str]) -> Contrast:
-    """The comparison of two arms that `text` names, `treated - control`.
+    """The comparison that `text` names: of two arms, `treated - control`, or of two such differences,
+    `(treated - control) - (treated - control)`: how much more the first change is worth than the second.
 
-    Raises ValueError: it does not name two of `arms`.
+    Raises ValueError: it does not name two or four of `arms`.
     """
-    treated, _, control = text.partition(" - ")
-    for name in (treated, control):
-        if name not in arms:
-            raise ValueError(f"{text!r} does not name two arms, `treated - control`; {suggestion(name, arms)}")
-    return difference(family, text, None, treated, control)
+    parts = text.removeprefix("(").removesuffix(")").split(") - (") if text.startswith("(") else [text]
+    weights: dict[str, float] = {}
+    for sign, part in zip((1.0, -1.0), parts, strict=False):
+        treated, _, control = part.partition(" - ")
+        for name, weight in ((treated, sign), (control, -sign)):
+            if name not in arms:
+                raise ValueError(
+                    f"{text!r} does not name arms, as `treated - control` or `(treated - control) - (treated - "
+                    f"control)` do; {suggestion(name, arms)}"
+                )
+            weights[name] = weights.get(name, 0.0) + weight
+    if len(parts) > 2 or not all(weights.values()) or len(weights) != 2 * len(parts):
+        raise ValueError(f"{text!r} is no difference of two different arms, or of two such differences")
+    return Contrast(family, text, None, weights)
 
 
 def difference(family: str, label: str, technique: str | None, treated: str, control: str) -> Contrast:
