@@ -121,7 +121,8 @@ def lines(answer: Mapping[str, Any]) -> Iterator[str]:
             f"Unpaired: with shared seeds, {least:.0f} to {most:.0f} times fewer runs told as much in this project's "
             "studies; nothing is claimed without pairs."
         )
-    if answer["purpose"] == "claims" and not answer["registered"]:
+    claims = answer["purpose"] == "claims" or any(row["claim"]["at_pairs"] for row in answer["changes"])
+    if claims and not answer["registered"]:
         yield "A claim holds if changes, looks and alpha were fixed before the first run; these were not registered."
     yield from map(printable, answer["notes"])
 

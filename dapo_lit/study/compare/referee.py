@@ -19,6 +19,8 @@ PRICE = 0.02
 UNPAIRED_VARIANCE = (2.1, 18.3)
 """Variance of the difference of two runs that share nothing over that of a pair, medians over the committed factorials
 programs and joint: so many times the runs find the same."""
+FEWEST = 6
+"""Pairs without any difference that show a change to do nothing; as many as can decide a test at 5 %."""
 Purpose = Literal["tuning", "claims"]
 
 
@@ -52,6 +54,9 @@ def referee(
         of_pair = _cost_of_pair(change)
         pair_price = PRICE * now.sd if price is None else price * of_pair
         choice = choose(now, pair_price, max(0, most - math.ceil(each.pairs)))
+        if len(change.pairs) >= FEWEST and not any(differences[place]):
+            # The model would ask for more pairs, as nothing is nearer to a tie. A change that moved no run is no tie.
+            choice = Choice("discard", 0, choice.regret, choice.regret)
         claim = _claim(differences[place], decided[place], looks)
         if purpose == "claims":
             choice = _for_claims(choice, claim, now, len(change.pairs))
