@@ -37,7 +37,7 @@ class Sweep:
     """The cells of a study that one command runs."""
 
     config: Config
-    """As composed without an arm."""
+    """The config that the command composes before an arm is chosen."""
     plan: "Plan"
     """Registered before the first cell runs."""
     multirun: bool

@@ -72,7 +72,7 @@ OF_OTHER_VERSIONS = ("missing", "extra_forbidden", "value_error")
 
 
 def config_without_code(tree: object, place: object) -> Config:
-    """As `foreign_config`, for readers that have no use for code: where it names some, the shipped value."""
+    """`foreign_config` for readers that have no use for code: where it names some, the shipped value."""
     found = foreign_config(tree, place, given=None).model_dump(mode="json")
     shipped = flatten(default_run())
     for key in {schema_key(key) for key, value in flatten(found).items() if named_code(key, value)}:

@@ -15,7 +15,7 @@ class Sharding(Section):
 
 class Trainer(Section):
     accelerator: Literal["cpu", "gpu", "auto"]
-    """As in Lightning."""
+    """The device to train on, by Lightning's name for it."""
     strategy: Literal["single", "fsdp"]
     """One process with the whole policy, or devices x num_nodes processes with shards of it."""
     devices: PositiveInt

@@ -64,7 +64,7 @@ class Evaluation:
     """The samples of an evaluation, problem by problem, k each."""
 
     samples: list[EvaluatedSample]
-    """As many of each problem, k or more."""
+    """The same number for every problem, at least k."""
     k: int
     """avg@k and pass@k are estimated from all samples of a problem; cons@k takes its first k."""
     vote_counts: list[VoteCounts]

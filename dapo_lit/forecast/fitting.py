@@ -21,7 +21,7 @@ from dapo_lit.forecast.hardware import architecture
 from dapo_lit.forecast.memory import GIB, Memory, engine_weights, training_memory
 
 USABLE = 0.92
-"""Of a GPU's free memory: blocks of uneven size leave gaps, and the CUDA context is not simulated."""
+"""Share of a GPU's free memory that is used: blocks of uneven size leave gaps, and CUDA's context is not simulated."""
 ENGINE_RESERVE_GIB = 4.0
 """That vLLM wants besides weights and cache, asleep too (`engines/vllm_engine/options.py`)."""
 STEP_TOKENS = 1024

@@ -97,7 +97,7 @@ def check_prompts(
 
 
 SHOWN_LINES, SHOWN_CHARS = (10, 6), (900, 500)
-"""Of a long prompt, how much of its start and its end is shown; the middle is left out."""
+"""Lines and characters shown at the start and at the end of a long prompt; the middle is left out."""
 
 
 def _first_prompt(

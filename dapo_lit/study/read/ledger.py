@@ -65,7 +65,7 @@ class Change:
     treated: list[float] = field(default_factory=list)
     control: list[float] = field(default_factory=list)
     costs: list[float] = field(default_factory=list)
-    """Of each complete pair, or of each row."""
+    """One number for each complete pair, or for each row."""
     incomplete: int = 0
     """Pairs with one run so far."""
 
