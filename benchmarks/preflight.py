@@ -24,6 +24,7 @@ from dapo_lit.config import parse
 from dapo_lit.policy.base import random_model
 from dapo_lit.policy.load import save_policy
 from dapo_lit.preflight import table, training
+from dapo_lit.runs.run_folder import processor_name
 
 STAGES = ("read", "encoded", "checked")
 SETS = ("math_train", "gsm8k_train", "dapo_math_17k")
@@ -86,6 +87,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="the folder that DAPO_LIT_DATA names")
     parser.add_argument("--problems", type=int, default=10_000)
+    parser.add_argument("--out", type=Path, help="a JSON file for the seconds")
     parser.add_argument("--set", action="append", default=[], help="key=value of the config")
     options = parser.parse_args()
     sets = [file for name in SETS if (file := options.data / f"{name}.jsonl").exists()]
@@ -102,6 +104,14 @@ def main() -> None:
             "algorithm.overlong.cache_tokens=205", "algorithm.optimizer.lr=1e-6", *options.set,
         )  # fmt: skip
     print(f"{len(rows):,} problems, seconds of processor time:", *(f"{k} {seconds[k]:.2f}" for k in STAGES))
+    if options.out:
+        found = {
+            "command": " ".join(["python", "benchmarks/preflight.py", "--data", "$DAPO_LIT_DATA"]),
+            "machine": processor_name(),
+            "problems": len(rows),
+            "processor_s": {name: round(value, 2) for name, value in seconds.items()},
+        }
+        options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
