@@ -183,3 +183,33 @@ def test_a_search_for_the_learning_rate_meets_its_key_in_the_title_of_a_section(
     sections = re.split(r"^### ", tables.keys(), flags=re.MULTILINE)
     of_rate = next(section for section in sections if "| `algorithm.optimizer.lr` |" in section)
     assert "learning rate" in of_rate.splitlines()[0]
+
+
+LINES = re.search(
+    r"Where a line is that people look for:\n\n(.*?)\n\n",
+    (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"),
+    re.DOTALL,
+)[1].splitlines()[2:]  # type: ignore[index]
+"""The table by which a stranger to the code finds a line."""
+
+
+@pytest.mark.parametrize("row", LINES, ids=lambda row: row.split("|")[1].strip())
+def test_a_line_that_people_look_for_is_where_the_table_says(row: str) -> None:
+    _, _, files, functions, _ = row.split("|")
+    texts = [(ROOT / "dapo_lit" / name).read_text(encoding="utf-8") for name in re.findall(r"`([^`]+)`", files)]
+    assert texts
+    package = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "dapo_lit").rglob("*.py"))
+    named, _, classes = functions.partition("the classes are where they are read:")
+    for name in re.findall(r"`(\w+)`", named):
+        assert any(re.search(rf"^ *(def|class) {name}\b", text, re.MULTILINE) for text in texts), name
+    for name in re.findall(r"`(\w+)`", classes):
+        assert re.search(rf"^class {name}\b", package, re.MULTILINE), name
+
+
+def test_the_ten_lines_of_the_loss_and_the_run_are_in_the_table() -> None:
+    table = "\n".join(LINES)
+    for words in (
+        "Eq. 10", "Eq. 11", "noise of a sampled token", "random stream", "manifest", "learning rate", "sign-flip",
+        "FSDP2", "requests to vLLM", "old log-prob",
+    ):  # fmt: skip
+        assert words in table, words
