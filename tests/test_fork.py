@@ -1,6 +1,7 @@
 """A run goes on from states that it kept: as it was, and under other switches with the same problems and noise."""
 
 import json
+import re
 import shutil
 import socket
 from pathlib import Path
@@ -115,11 +116,25 @@ def test_the_page_has_each_state_by_itself_and_what_it_is(folder):
         for arm in ("dapo", "dapo-clip_higher")
     ]
     unit = sum(row["tokens_generated"] - before for row in last[1]) / 2  # the arm without the technique
-    for key, scale in (("rollout/accuracy", 100), ("tokens_generated", 100 / unit), ("rollout/length_mean", 1)):
+    columns = {
+        "rollout/accuracy": (100, 1), "rollout/entropy": (1, 3), "rollout/length_mean": (1, 2),
+        "rollout/truncated_frac": (100, 1), "rollout/groups_mixed_frac": (100, 1), "tokens_generated": (100 / unit, 1),
+    }  # fmt: skip
+    row = ["clip-higher", "2"]
+    for key, (scale, digits) in columns.items():
         one, other = (scale * (own[key] - arm[key]) for own, arm in zip(*last, strict=True))
-        digits = 2 if "length" in key else 1
         # the 97.5 % quantile of t with one degree of freedom; sd / sqrt(2) of two values is half their distance
-        assert f"{(one + other) / 2:+.{digits}f} ± {12.7062 * abs(one - other) / 2:.{digits}f}" in page
+        row.append(f"{(one + other) / 2:+.{digits}f} ± {12.7062 * abs(one - other) / 2:.{digits}f}")
+    section = page[page.index("<h2") : page.rindex("<h2")]
+    # every number of the state's table, and of the sentence below it
+    assert [re.sub("<[^>]+>", "", cell) for cell in re.findall(r"<td.*?</td>", section, re.DOTALL)] == row
+    cells = [json.loads(file.read_text()) for file in (folder / FORKS / "step_000002").glob("*/seed_*/run.json")]
+    spent = [
+        read_metrics(cell(folder, 2, one["arm"], one["seed"])).table["tokens_generated"][3] - before for one in cells
+    ]
+    total = read_metrics(folder / RUN).table["tokens_generated"].iloc[-1]
+    words = f"{len(cells)} continuations of 2 steps generated {sum(spent):,.0f} tokens, {sum(spent) / total:.2g} times"
+    assert words in page
     record = json.loads((cell(folder, 2) / "run.json").read_text())
     assert record["origin"]["step"] == 2
     assert record["origin"]["state"] != json.loads((cell(folder, 4) / "run.json").read_text())["origin"]["state"]
