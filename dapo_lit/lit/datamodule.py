@@ -160,6 +160,11 @@ class RolloutDataModule(LightningDataModule):
         count = bool(self.heldout) + len(self.benchmarks)
         return loader(OnDemand(count, lambda: iter(self.evaluations().items())))
 
+    def test_dataloader(self) -> DataLoader:
+        """As the evaluation that ends a run, with its number of samples."""
+        count = bool(self.heldout) + len(self.benchmarks)
+        return loader(OnDemand(count, lambda: iter(self.evaluations(final=True).items())))
+
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         return batch  # micro-batches move one by one
 

@@ -7,6 +7,7 @@ Optimisation is manual, because the number of micro-batches differs from update 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from multiprocessing.context import get_spawning_popen
 from pathlib import Path
 from typing import Any, Self
 
@@ -49,6 +50,13 @@ EMPTY_STEP: dict[str, float | None] = {
 }
 """Metrics of a step without updates."""
 
+ONE_PROCESS = (
+    "trainer.strategy=single is one: set devices=1, or train by `python -m dapo_lit.train trainer=fsdp` "
+    "(docs/scaling.md)"
+)
+NO_MAX_EPOCHS = (-1, 1000)
+"""What Lightning makes of a `max_epochs` that was not given, with `max_steps` and without."""
+
 MAX_BAD_UPDATES = 10
 """The run ends after so many consecutive updates with a non-finite loss or gradient: one is bad luck, ten a policy that
 is lost."""
@@ -57,12 +65,16 @@ is lost."""
 class DAPOModule(LightningModule):
     """Holds the models, the objective and the counters of a run.
 
+    `policy`, a PreTrainedModel, is made by `configure_model`, or where it is first asked for.
+
     config: of the whole run; the mapping in a checkpoint as well.
     build_policy: makes the model; called once, in `configure_model`, so that nothing heavy happens before the
         strategy exists. None: the policy of the trainer's data module, or else of the config.
     ranks: the processes that train together.
     fill: loads the shards of a sharded policy that was built without weights.
     """
+
+    policy: Any
 
     def __init__(
         self,
@@ -82,7 +94,6 @@ class DAPOModule(LightningModule):
         self.ranks = ranks or Ranks()
         self.fill = fill
         self.objective = objective(config.algorithm, config.task.max_response_tokens)
-        self.policy: Any = None  # a PreTrainedModel from configure_model on
         self.critic: Critic | None = None
         self.reference: Reference | None = None
         self.observer: Observer | None = None
@@ -102,7 +113,7 @@ class DAPOModule(LightningModule):
     def configure_model(self) -> None:
         """Builds the models on the CPU, so that they start alike on every device; Lightning, which calls this under its
         own device, moves them afterwards. Shards are filled on their device."""
-        if self.policy is None:
+        if "policy" not in self._modules:
             models = build_models(self.build_policy(), self.config)
             if self.config.trainer.strategy == "fsdp":
                 assert self.device_mesh is not None
@@ -114,6 +125,23 @@ class DAPOModule(LightningModule):
             self.policy, self.reference, self.critic = models.policy, models.reference, models.critic
             if self.config.policy.lora is not None:
                 self.base_fingerprint = fingerprint(models.policy)
+
+    def __getattr__(self, name: str) -> Any:
+        # Asked for before `fit`, as a Lightning module's parts may be. Of several processes each would build the whole.
+        if name == "policy" and "policy" not in self.__dict__.get("_modules", {"policy": None}):
+            if self.config.trainer.strategy != "single":
+                raise ConfigError(
+                    "module.policy: with trainer.strategy=fsdp its shards are there from configure_model on"
+                )
+            self.configure_model()
+        return super().__getattr__(name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Only while a process is being spawned; a copy within this one is nobody's business.
+        if get_spawning_popen() is not None:
+            raise ConfigError(f"the trainer's strategy starts several processes; {ONE_PROCESS}")
+        state: dict[str, Any] = super().__getstate__()
+        return state
 
     def _policy_of_parts(self) -> PreTrainedModel:
         parts = getattr(getattr(self._trainer, "datamodule", None), "parts", None)
@@ -127,12 +155,33 @@ class DAPOModule(LightningModule):
         return module
 
     def on_fit_start(self) -> None:
-        """Refuses processes that the config does not have: each would train on its own gradient."""
-        if self.config.trainer.strategy == "single" and self.trainer.world_size > 1:
-            raise ConfigError(
-                f"the trainer has {self.trainer.world_size} processes, and trainer.strategy=single is one: set "
-                "devices=1, or train by `python -m dapo_lit.train trainer=fsdp` (docs/scaling.md)"
+        """Refuses what a Trainer of one's own was given and a run would not do, by the name of the argument."""
+        trainer, refused = self.trainer, None
+        if self.config.trainer.strategy == "single" and trainer.world_size > 1:
+            refused = f"the trainer has {trainer.world_size} processes; {ONE_PROCESS}"
+        elif trainer.precision != "32-true":
+            refused = (
+                f"precision={trainer.precision}: sampling, scoring and training have to compute alike; "
+                "trainer.sharding.dtype=bfloat16 (in `compose`) is for all of them"
             )
+        elif trainer.max_epochs is not None and trainer.max_epochs not in (1, *NO_MAX_EPOCHS):
+            refused = (
+                f"max_epochs={trainer.max_epochs}: the budget.steps={self.config.budget.steps} rollout steps are one "
+                "epoch, and a second one would train on nothing; raise budget.steps"
+            )
+        elif len(trainer.optimizers) > 1 or trainer.lr_scheduler_configs:
+            refused = (
+                "configure_optimizers of your own returns more than one optimizer, or a schedule: give one optimizer, "
+                "whose rates stay yours; set them in on_train_batch_start"
+            )
+        elif self.critic is not None and not (_is_own(trainer) or _marks_critic(trainer)):
+            refused = "configure_optimizers of your own: mark the value model's group with critic=True"
+        if refused:
+            raise ConfigError(refused)
+
+    def on_train_epoch_end(self) -> None:
+        """Ends the run: without max_epochs Lightning would start a thousand empty epochs."""
+        self.trainer.should_stop = True
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         settings = self.config.algorithm.optimizer
@@ -170,6 +219,10 @@ class DAPOModule(LightningModule):
         """Logs an evaluation of the data module."""
         label, evaluation = batch
         self._log_row(evaluation.metrics(label))
+
+    def test_step(self, batch: tuple[str, Evaluation], batch_idx: int) -> None:
+        """Logs an evaluation as `trainer.test` asks for it: with `evaluation.final_samples` responses."""
+        self.validation_step(batch, batch_idx)
 
     def _log_row(self, row: Mapping[str, Any]) -> None:
         """Hands metrics to Lightning; what there was nothing to measure for is left out."""
@@ -283,6 +336,15 @@ class DAPOModule(LightningModule):
     def strict_loading(self) -> bool:
         """A checkpoint of adapters lacks the base weights; `check_adapters` makes sure that it has every adapter."""
         return self.config.policy.lora is None
+
+
+def _is_own(trainer: Any) -> bool:
+    """True if the optimiser is that of `DAPOModule.configure_optimizers`."""
+    return all("lr_factor" in group for group in trainer.optimizers[0].param_groups)
+
+
+def _marks_critic(trainer: Any) -> bool:
+    return any(group.get("critic") for group in trainer.optimizers[0].param_groups)
 
 
 def note_advantages(groups: Sequence[Group], means: Tensor) -> None:

@@ -2,7 +2,7 @@
 
 And the counters of a run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -96,11 +96,17 @@ class OptimizerSteps:
         # The optimizer's own parameters, never `policy.parameters()`: a forward pass without gradients (old log-probs,
         # a reference, values) leaves FSDP2's root group unsharded, and then that call returns the unsharded
         # embedding, head and final norm, whose `.grad` stays None.
-        groups = [group["params"] for group in self.optimizer.param_groups]
-        self.policy_parameters: list[Tensor] = groups[0]
-        self.critic_parameters: list[Tensor] = groups[1] if self.forward.critic is not None else []
+        groups = self.optimizer.param_groups
+        # An optimiser of one's own (docs/library.md) has any groups, and marks the critic's.
+        own = not all("lr_factor" in group for group in groups)
+        critics = [bool(group.get("critic")) if own else place > 0 for place, group in enumerate(groups)]
+        self.policy_parameters: list[Tensor] = _parameters(groups, [not critic for critic in critics])
+        self.critic_parameters: list[Tensor] = _parameters(groups, critics)
+        if own:
+            self.lr = groups[0]["lr"]
+            return
         self.lr = learning_rate(self.step, self.config.algorithm.optimizer, self.config.budget.steps)
-        for group in self.optimizer.param_groups:
+        for group in groups:
             # Set at every step instead of kept by a scheduler: a resumed run needs no state for it.
             group["lr"] = self.lr * group["lr_factor"]
 
@@ -167,6 +173,13 @@ class OptimizerSteps:
             "optim/lr": self.lr,
             "optim/bad_updates": self.bad_updates,
         }
+
+
+def _parameters(groups: Iterable[Mapping[str, Any]], chosen: Iterable[bool]) -> list[Tensor]:
+    """The parameters of the chosen groups."""
+    return [
+        parameter for group, is_chosen in zip(groups, chosen, strict=True) if is_chosen for parameter in group["params"]
+    ]
 
 
 def global_norm(gradients: list[Tensor]) -> Tensor:
