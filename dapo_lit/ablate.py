@@ -12,16 +12,17 @@ task.max_response_tokens=64, task.eval_path=test.csv, budget.steps=20.
 
 import argparse
 import io
+import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, TextIO
 
 from dapo_lit.callable_module import make_callable
-from dapo_lit.cli.arguments import CommandParser
+from dapo_lit.cli.arguments import CommandParser, add_json
 from dapo_lit.cli.command import compose, exit_code_of
 from dapo_lit.cli.overrides import check_overrides
 from dapo_lit.cli.study_launch import check_code
@@ -36,6 +37,7 @@ from dapo_lit.runs.files.tables import read_table
 from dapo_lit.study.designs import Arm
 from dapo_lit.techniques import DAPO, REGISTER, step_mean
 
+SCHEMA = "dapo_lit/ablate/1"
 PROBE_STEPS = 3
 EPOCHS = (2, 4, 8)
 """Times the epochs of the run, in the probes for clip-higher."""
@@ -50,16 +52,21 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[
     parser.add_argument("--reward", help="a rule of conf/reward (math, number, ...), or a function: module.function")
     parser.add_argument("--plan", action="store_true", help="say what a study takes and can show, and stop")
     parser.add_argument("--yes", action="store_true", help="start it without a question")
+    add_json(parser)
     options, own = parser.parse_known_args(arguments)
     if options.technique not in REGISTER:
         parser.error(f"{options.technique}: no such technique; {suggestion(options.technique, REGISTER)}")
+    if options.json == "true" and not options.plan:
+        parser.error("--json goes with --plan; the runs that follow are read with status, decide and report")
     if wrong := [given for given in own if given.startswith("-") or "=" not in given]:
         parser.error(f"{wrong[0]}: not key=value")
     return options, own
 
 
-def ablate(options: argparse.Namespace, own: list[str], typed: str) -> list[str]:
+def ablate(options: argparse.Namespace, own: list[str], typed: str, planned: list[dict[str, Any]]) -> list[str]:
     """Probes; returns the command line of the study, empty if it is not to be started.
+
+    planned: with --json takes the plan (schemas/ablate.json).
 
     Raises UserError: something is wrong, or the technique cannot act here.
     """
@@ -73,8 +80,13 @@ def ablate(options: argparse.Namespace, own: list[str], typed: str) -> list[str]
     check_code(config)
     rows, acts = probe(technique, config, settings, 1)
     if acts:
-        print("\n".join(cost(config, rows)), flush=True)
+        estimate = estimated(config, rows)
+        print("\n".join(cost(estimate)), flush=True)
         study = ["-m", *settings, "preflight=false"]
+        if options.json == "true":
+            planned.append({"schema": SCHEMA, "technique": technique, "study_name": config.study_name,
+                            "command": command("train", *study), **estimate})  # fmt: skip
+            return []
         if options.plan or not (options.yes or agreed()):
             print(f"Nothing was started. To start it:\n{command('train', *study)}", flush=True)
             return []
@@ -238,11 +250,10 @@ class StepLines(io.TextIOBase):
         self.log.flush()
 
 
-def cost(config: Config, rows: Sequence[dict[str, Any]]) -> list[str]:
+def estimated(config: Config, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Pairs, time and tokens of the study, and the effect that it can show if every completion were a coin."""
     from dapo_lit.study.compare.sequential import planned_looks
     from dapo_lit.study.compare.statistics import smallest_effect
-    from dapo_lit.study.read.outcomes import in_words
 
     study, algorithm, evaluation, steps = config.own_study, config.algorithm, config.evaluation, config.budget.steps
     looks = planned_looks(study.max_pairs) if study.until else (len(study.seeds),)
@@ -253,13 +264,32 @@ def cost(config: Config, rows: Sequence[dict[str, Any]]) -> list[str]:
         completions = config.task.num_heldout * (evaluation.final_samples or evaluation.samples)
     right = step_mean(rows, "rollout/accuracy") or 0.0
     noise, workers = 100 * (2 * right * (1 - right) / completions) ** 0.5, workers_for(config, 2 * looks[0])
-    lines = [f"study     pairs of runs of {steps} steps, with and without it; looks after {', '.join(map(str, looks))}"]
+    costs = []
     for pairs in sorted({looks[0], looks[-1]}):
-        minutes = 2 * pairs * steps * seconds / workers / 60
-        text = f"{pairs} pairs: about {minutes:,.0f} minutes and {2 * pairs * steps * tokens:,.0f} tokens; they find"
-        least = noise * (smallest_effect(pairs) or float("inf"))  # one pair shows nothing
-        lines.append(f"  {text} {least:.1f} points of {in_words(study.metric)} if sampling is the only noise")
-    rate = f"{seconds:.0f} s a step, {workers} at a time"
+        least = smallest_effect(pairs)  # one pair shows nothing
+        costs.append(
+            {
+                "pairs": pairs,
+                "minutes": 2 * pairs * steps * seconds / workers / 60,
+                "tokens": round(2 * pairs * steps * tokens),
+                "finds_points": None if least is None else noise * least,
+            }
+        )
+    of_a_step = {"steps": steps, "seconds_a_step": seconds, "workers": workers}
+    return {"metric": study.metric, "looks": list(looks), **of_a_step, "costs": costs}
+
+
+def cost(estimate: Mapping[str, Any]) -> list[str]:
+    """The estimate as lines."""
+    from dapo_lit.study.read.outcomes import in_words
+
+    looks, steps = ", ".join(map(str, estimate["looks"])), estimate["steps"]
+    lines = [f"study     pairs of runs of {steps} steps, with and without it; looks after {looks}"]
+    for row in estimate["costs"]:
+        text = f"{row['pairs']} pairs: about {row['minutes']:,.0f} minutes and {row['tokens']:,.0f} tokens; they find"
+        least = float("inf") if row["finds_points"] is None else row["finds_points"]
+        lines.append(f"  {text} {least:.1f} points of {in_words(estimate['metric'])} if sampling is the only noise")
+    rate = f"{estimate['seconds_a_step']:.0f} s a step, {estimate['workers']} at a time"
     return [*lines, f"  ({rate}, evaluations not counted; training adds noise of its own)"]
 
 
@@ -267,8 +297,14 @@ def main(arguments: Sequence[str]) -> int:
     options, own = parse_arguments(arguments)
     typed = command("ablate", *arguments)
     study: list[str] = []
-    if code := exit_code_of(lambda: study.extend(ablate(options, own, typed))):
+    planned: list[dict[str, Any]] = []
+    # With --json, standard output has the answer and nothing else.
+    with redirect_stdout(sys.stderr) if options.json == "true" else nullcontext():
+        code = exit_code_of(lambda: study.extend(ablate(options, own, typed, planned)))
+    if code:
         return code
+    if planned:
+        print(json.dumps(planned[0], indent=1, allow_nan=False))
     if not study:
         return 0
     print(command("train", *study), flush=True)

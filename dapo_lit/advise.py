@@ -1,24 +1,29 @@
 """What could each technique do in this run?
 
     python -m dapo_lit.advise runs/dapo/dapo/seed_0 [steps=5]
-    python -m dapo_lit.advise --from trl output/trainer_state.json
+    python -m dapo_lit.advise --from trl output/trainer_state.json --json
 
 For each technique: its condition against what the run measured, the studies of this project that the run resembles
 and what was found there, and the command that would settle it. No effect of a study is carried over to the run.
 """
 
+import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dapo_lit.cli.arguments import LOG_SYSTEMS, CommandParser
+from dapo_lit.cli.arguments import LOG_SYSTEMS, CommandParser, add_json
 from dapo_lit.command_text import command, setting
 from dapo_lit.errors import UserError
 from dapo_lit.techniques import REGISTER
 
 if TYPE_CHECKING:
     from dapo_lit.study.compare.advice import Advice
+
+
+SCHEMA = "dapo_lit/advise/1"
 
 
 def measurements(run: Path, system: str | None) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
@@ -41,15 +46,54 @@ def measurements(run: Path, system: str | None) -> tuple[list[dict[str, Any]], M
     return read_metrics(run).rows, flatten(with_defaults(config)["algorithm"])
 
 
-def lines(run: Path, steps: int | None, system: str | None) -> Iterator[str]:
-    from dapo_lit.study.compare.advice import advice, findings, updates_of
+@dataclass(frozen=True)
+class Answer:
+    """What a run says of every technique."""
+
+    rows: Sequence[Mapping[str, Any]]
+    settings: Mapping[str, Any]
+    given: Sequence["Advice"]
+
+
+def asked(run: Path, steps: int | None, system: str | None) -> Answer:
+    """Reads a run, or its first steps. Raises UserError: there is none, or no step yet."""
+    from dapo_lit.study.compare.advice import advice, findings
 
     rows, settings = measurements(run, system)
     rows = [row for row in rows if 0 < row["step"] <= (steps or row["step"])]
     if not rows:
         raise UserError(f"{run}: no step in it yet")
     known = findings()
-    given = [advice(technique, rows, settings, known) for technique in REGISTER]
+    return Answer(rows, settings, [advice(technique, rows, settings, known) for technique in REGISTER])
+
+
+def tree(run: Path, found: Answer) -> dict[str, Any]:
+    """What `--json` prints (schemas/advise.json)."""
+    return {
+        "schema": SCHEMA,
+        "run": str(run),
+        "first_step": int(found.rows[0]["step"]),
+        "last_step": int(found.rows[-1]["step"]),
+        "techniques": [
+            {
+                "technique": each.technique,
+                "on": each.on,
+                "can_act": each.acts,
+                "amount": each.amount,
+                "caution": each.caution,
+                "compared": each.compared,
+                "like": [asdict(study) for study in each.like],
+            }
+            for each in found.given
+        ],
+        "commands": [text.strip() for text in settling(run, found.settings, found.given) if "python" in text],
+    }
+
+
+def lines(run: Path, found: Answer) -> Iterator[str]:
+    from dapo_lit.study.compare.advice import updates_of
+
+    rows, settings, given = found.rows, found.settings, found.given
     updates = f", {updates_of(settings)} updates a step" if settings else ""
     yield f"{run}: steps {rows[0]['step']} to {rows[-1]['step']}{updates}"
     for each in given:
@@ -96,9 +140,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("run", type=Path, help="the folder of a run, which may still be training, or a log")
     parser.add_argument("--steps", type=int, help="only the first so many steps")
     parser.add_argument("--from", dest="system", choices=LOG_SYSTEMS, help="another trainer wrote this log")
+    add_json(parser)
     options = parser.parse_args(arguments)
     try:
-        print("\n".join(lines(options.run, options.steps, options.system)))
+        found = asked(options.run, options.steps, options.system)
+        if options.json == "true":
+            print(json.dumps(tree(options.run, found), indent=1, allow_nan=False))
+        else:
+            print("\n".join(lines(options.run, found)))
     except UserError as reason:
         print(f"error: {reason}", file=sys.stderr)
         return 2

@@ -26,6 +26,8 @@ from dapo_lit.screen import print_table, printable
 if TYPE_CHECKING:
     from dapo_lit.study.read.ledger import Ledger
 
+SCHEMAS = Path(__file__).with_name("schemas")
+"""JSON schemas of what commands print with --json."""
 WIDE = 160
 """Characters of a line where there is no terminal."""
 

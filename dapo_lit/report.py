@@ -1,6 +1,6 @@
 """Writes the report of a finished study and prints its first page.
 
-    python -m dapo_lit.report runs/table1 [output=DIR]
+    python -m dapo_lit.report runs/table1 [output=DIR] [--json]
     python -m dapo_lit.report --from trl logs [--metric rewards/accuracy/mean]
 
 Exit codes: 0 every cell of the study is there; 3 written, but cells are missing or logs left out;
@@ -8,6 +8,7 @@ Exit codes: 0 every cell of the study is there; 3 written, but cells are missing
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 
 from dapo_lit.callable_module import make_callable
-from dapo_lit.cli.arguments import LOG_SYSTEMS, CommandParser
+from dapo_lit.cli.arguments import LOG_SYSTEMS, CommandParser, add_json
 from dapo_lit.command_text import command
 from dapo_lit.errors import UserError
 from dapo_lit.screen import printable
@@ -31,6 +32,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         "--from", dest="system", choices=LOG_SYSTEMS, help="the folders hold logs that another trainer wrote"
     )
     parser.add_argument("--metric", help="with --from: the primary metric, as the trainer calls it")
+    add_json(parser)
     options = parser.parse_args(arguments)
     if options.metric and not options.system:
         parser.error("--metric goes with --from; a study names its own metric (study.metric)")
@@ -43,7 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_arguments(given)
     typed = command("report", *given)
     out = options.output or options.folders[0] / "report"
-    from dapo_lit.study.report.report import make_report  # loads matplotlib, so only once the command line is checked
+    from dapo_lit.study.report.report import (
+        as_json,
+        make_report,
+    )  # loads matplotlib, so only once the command line is checked
 
     metric: str | None = None
     notes: list[str] = []
@@ -60,10 +65,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as reason:
         print(f"refused: {reason}", file=sys.stderr)
         return 2
-    print("\n".join([*found, *notes]), f"report: {out / 'report.html'}", sep="\n")
+    missing = {} if options.system else results.missing  # elsewhere nobody planned every seed of every arm
+    if options.json == "true":
+        absent = [{"arm": arm, "seed": seed, "reason": why} for (arm, seed), why in missing.items()]
+        told = {
+            "report": str(out / "report.html"),
+            "missing": absent,
+            "notes": notes,
+            "warnings": results.runs.warnings,
+        }
+        print(json.dumps(as_json(results) | told, indent=1, allow_nan=False))
+    else:
+        print("\n".join([*found, *notes]), f"report: {out / 'report.html'}", sep="\n")
     for warning in results.runs.warnings:
         print(warning, file=sys.stderr)
-    missing = {} if options.system else results.missing  # elsewhere nobody planned every seed of every arm
     for (arm, seed), why in missing.items():
         print(printable(f"missing: {arm}/seed_{seed}: {why}"), file=sys.stderr)
     return 3 if missing or left_out or results.runs.unreadable else 0

@@ -1,25 +1,30 @@
 """Lists the cells of a study: done, running (with the time left), preempted, failed, missing.
 
     python -m dapo_lit.status runs/table1
+    python -m dapo_lit.status runs/table1 --json
     python -m dapo_lit.status runs/table1 pack=experiments/table1/runs     copies finished cells and base policies
 
 Exit codes: 0 every cell is done; 3 some are not; 2 nothing can be read, with the reason.
 """
 
 import argparse
+import json
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from dapo_lit.cli.arguments import CommandParser
+from dapo_lit.cli.arguments import CommandParser, add_json
 from dapo_lit.errors import UserError
 from dapo_lit.runs.files.claim import alive
 from dapo_lit.runs.files.layout import METRICS
 from dapo_lit.study.read.packed_cells import pack
 from dapo_lit.study.read.registration import FILE, read_plan
 from dapo_lit.study.read.runs import USABLE, Run, Runs, load, packed_folders, run_folders, study_folder
+
+SCHEMA = "dapo_lit/status/1"
 
 
 def state_of(run: Run) -> tuple[str, str]:
@@ -38,19 +43,46 @@ def seconds_left(run: Run) -> float | None:
     return float(wall.iloc[-1]) / step * max(steps - step, 0) if steps and step > 0 and len(wall) else None
 
 
-def line(arm: str, seed: int, run: Run | None, width: int) -> tuple[str, str]:
-    """The state of a cell, and the cell as a line of text; a run that did not go well with the file to read."""
-    name = f"{f'{arm}/seed_{seed}':<{width}}"
+def cell(arm: str, seed: int, run: Run | None) -> dict[str, Any]:
+    """A cell as `--json` prints it; a run that did not go well with the file to read (`log`)."""
+    found: dict[str, Any] = {"arm": arm, "seed": seed, "state": "missing", "step": 0, "steps": None}
+    found |= {"seconds_left": None, "wall_s": None, "note": "asked for, no run folder", "folder": None, "log": None}
     if run is None:
-        return "missing", f"{name}  {'missing':<9} {'0':>5}  asked for, no run folder"
-    (state, note), steps = state_of(run), (run.config.get("budget") or {}).get("steps")
-    step = int(run.metrics.index.max()) if len(run.metrics) else 0
-    left = seconds_left(run) if state == "running" else None
-    logs = [*sorted(run.folder.glob("*.log"), reverse=True), run.folder / METRICS]
-    notes = ["" if left is None else f"{left / 60:.0f} min left", note]
-    notes.append("" if state in ("done", "stopped") else str(logs[0]))
-    progress = f"{step}/{steps}" if steps else f"{step}"
-    return state, f"{name}  {state:<9} {progress:>5}  {'  '.join(filter(None, notes))}".rstrip()
+        return found
+    state, note = state_of(run)
+    logs, wall = [*sorted(run.folder.glob("*.log"), reverse=True), run.folder / METRICS], run.series("wall_s")
+    return found | {
+        "state": state,
+        "step": int(run.metrics.index.max()) if len(run.metrics) else 0,
+        "steps": (run.config.get("budget") or {}).get("steps"),
+        "seconds_left": seconds_left(run) if state == "running" else None,
+        "wall_s": float(wall.iloc[-1]) if len(wall) else None,
+        "note": note,
+        "folder": str(run.folder),
+        "log": None if state in ("done", "stopped") else str(logs[0]),
+    }
+
+
+def line(row: Mapping[str, Any], width: int) -> str:
+    """A cell as a line of text."""
+    left = row["seconds_left"]
+    notes = ["" if left is None else f"{left / 60:.0f} min left", row["note"], row["log"]]
+    progress = f"{row['step']}/{row['steps']}" if row["steps"] else f"{row['step']}"
+    name = f"{row['arm']}/seed_{row['seed']}"
+    return f"{name:<{width}}  {row['state']:<9} {progress:>5}  {'  '.join(filter(None, notes))}".rstrip()
+
+
+def answer(runs: Runs, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What `--json` prints (schemas/status.json)."""
+    states = Counter(row["state"] for row in rows)
+    return {
+        "schema": SCHEMA,
+        "studies": list(runs.studies),
+        "cells": list(rows),
+        "states": dict(states),
+        "wall_s": sum(row["wall_s"] or 0.0 for row in rows),
+        "warnings": runs.warnings,
+    }
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
@@ -62,7 +94,11 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         "--pack", type=Path, metavar="DIR", help="write the finished cells and their base policies into DIR"
     )
     parser.add_argument("--bases", type=Path, metavar="DIR", help="with --pack: for the base policies, not DIR/bases")
-    return parser.parse_args(arguments)
+    add_json(parser)
+    options = parser.parse_args(arguments)
+    if options.pack and options.json == "true":
+        parser.error("--json says how cells are, --pack copies them; call it twice")
+    return options
 
 
 def read(folders: Sequence[Path]) -> tuple[Runs, Path]:
@@ -110,11 +146,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         runs, home = read(options.folders)
         plan, _ = read_plan(home)
         cells = runs.cells(plan.arms, plan.seeds) if plan else runs.cells()
-        width = max(len(f"{arm}/seed_{seed}") for arm, seed in cells)
-        lines = [line(arm, seed, run, width) for (arm, seed), run in cells.items()]
-        print(*(text for _, text in lines), sep="\n")
-        states = Counter(state for state, _ in lines)
-        print(", ".join(f"{count} {state}" for state, count in states.most_common()), f"of {len(lines)} cells")
+        rows = [cell(arm, seed, run) for (arm, seed), run in cells.items()]
+        states = Counter(row["state"] for row in rows)
+        if options.json == "true":
+            print(json.dumps(answer(runs, rows), indent=1, allow_nan=False))
+        else:
+            width = max(len(f"{arm}/seed_{seed}") for arm, seed in cells)
+            print(*(line(row, width) for row in rows), sep="\n")
+            print(", ".join(f"{count} {state}" for state, count in states.most_common()), f"of {len(rows)} cells")
         for warning in runs.warnings:
             print(warning, file=sys.stderr)
         if options.pack:

@@ -1,6 +1,7 @@
 """A finished study as a report (HTML, JSON, figures as SVG), and what a study prints once its last cell has ended."""
 
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from dapo_lit.study.report.html import write_html
 from dapo_lit.study.report.page_one import page_one, summary
 from dapo_lit.study.report.results import Results, analyse
 
+SCHEMA = "dapo_lit/report/1"
 OF_SEEDS = ("seeds", "bases", "differences")
 """Fields of a comparison's values at each seed."""
 
@@ -48,9 +50,8 @@ def make_report(
             tables[part.name] = [dict(zip(part.columns, row, strict=True)) for row in part.rows]
         elif isinstance(part, Drawing):
             (out / "figures" / f"{part.name}.svg").write_text(part.svg, encoding="utf-8")
-    (out / "report.json").write_text(
-        json.dumps(as_json(results) | {"tables": tables}, indent=1, default=str) + "\n", encoding="utf-8"
-    )
+    written = as_json(results) | {"tables": tables}
+    (out / "report.json").write_text(json.dumps(written, indent=1, default=str) + "\n", encoding="utf-8")
     write_html(document, out / "report.html")
     return results, in_terminal(lead[1:])
 
@@ -145,9 +146,10 @@ def runs_section(results: Results) -> list[Part]:
 
 
 def as_json(results: Results) -> dict[str, Any]:
-    """Content of report.json besides the tables: numbers in full, by seed and by base policy."""
+    """Content of report.json besides the tables (schemas/report.json): numbers in full, by seed and by base policy."""
     usable = results.runs.usable
-    return {
+    found = {
+        "schema": SCHEMA,
         "study": results.runs.studies[0],
         "metric": results.metric,
         "arms": list(usable.arms),
@@ -166,6 +168,16 @@ def as_json(results: Results) -> dict[str, Any]:
             technique: {"can_act": state, "measured": text} for technique, (state, text) in results.act.items()
         },
     }
+    return dict(_without_nan(found))
+
+
+def _without_nan(tree: Any) -> Any:
+    """JSON has no NaN and no infinity: an estimate without values, an interval without an end."""
+    if isinstance(tree, Mapping):
+        return {key: _without_nan(value) for key, value in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return [_without_nan(value) for value in tree]
+    return None if isinstance(tree, float) and not math.isfinite(tree) else tree
 
 
 def close_calibration(folders: Sequence[Path]) -> str:

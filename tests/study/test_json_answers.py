@@ -1,0 +1,134 @@
+"""What commands print with --json, and what a training writes, is what the schemas of the package say."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import SMALL, run_cli
+from jsonschema import Draft202012Validator
+from synthetic_runs import write_run
+
+from dapo_lit import advise, report, status
+from dapo_lit.build.components import RunComponents
+from dapo_lit.cli.command import compose
+from dapo_lit.decide import SCHEMAS
+from dapo_lit.study.designs import Arm
+
+NAMES = sorted(file.stem for file in SCHEMAS.glob("*.json"))
+
+
+def schema(name: str) -> dict[str, Any]:
+    return dict(json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8")))
+
+
+def valid(name: str, text: str) -> dict[str, Any]:
+    """The answer, which is JSON and nothing else, follows the schema, and has no key that the schema lacks."""
+    found = json.loads(text, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
+    Draft202012Validator(schema(name)).validate(found)
+    if name != "metrics_row":
+        assert not found.keys() - schema(name)["properties"].keys() - {"crc32", "engine"}
+    return dict(found)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_schema_is_one_and_describes_objects_with_required_keys(name):
+    Draft202012Validator.check_schema(schema(name))
+
+    def objects(tree: Any) -> Iterator[dict[str, Any]]:
+        if isinstance(tree, dict):
+            if isinstance(tree.get("properties"), dict):
+                yield tree
+            for inner in tree.values():
+                yield from objects(inner)
+
+    for each in objects(schema(name)):
+        assert {*each["required"]} <= each["properties"].keys()
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory) -> Path:
+    """Two arms, of which the second has one seed less, and one of its runs failed."""
+    home = tmp_path_factory.mktemp("answers")
+    for seed in range(4):
+        write_run(home, Arm(frozenset()), seed)
+        if seed:
+            write_run(home, Arm(frozenset({"clip_higher"})), seed, status="failed" if seed == 3 else "finished")
+    return home / "table1"
+
+
+def test_status_lists_every_cell_with_its_state(study, capsys):
+    assert status.main([str(study), "--json"]) == 3
+    found = valid("status", capsys.readouterr().out)
+    states = {(row["arm"], row["seed"]): row["state"] for row in found["cells"]}
+    assert states["naive_grpo+clip_higher", 0] == "missing"
+    assert states["naive_grpo+clip_higher", 3] == "failed"
+    assert found["states"] == {"done": 6, "missing": 1, "failed": 1}
+    assert found["wall_s"] == pytest.approx(sum(row["wall_s"] or 0 for row in found["cells"]))
+
+
+def test_report_prints_what_it_writes_and_what_is_missing(study, tmp_path, capsys):
+    code = report.main([str(study), "--output", str(tmp_path), "--json"])
+    found = valid("report", capsys.readouterr().out)
+    assert code == 3
+    assert {(row["arm"], row["seed"]) for row in found["missing"]} >= {("naive_grpo+clip_higher", 0)}
+    assert [len(row["differences"]) for row in found["comparisons"]] == [2]
+    written = json.loads((tmp_path / "report.json").read_text())
+    Draft202012Validator(schema("report")).validate(written)
+    assert {key: value for key, value in found.items() if key in written} == {
+        key: value for key, value in written.items() if key != "tables"
+    }
+
+
+def test_what_is_refused_has_no_answer(tmp_path, capsys):
+    for command in (status, report, advise):
+        assert command.main([str(tmp_path / "none"), "--json"]) == 2
+        shown = capsys.readouterr()
+        assert (shown.out, shown.err.count("\n")) == ("", 1)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """A run of seconds, in runs/ below this folder."""
+    home = tmp_path_factory.mktemp("trained")
+    done = run_cli(*SMALL, "budget.steps=3", "replay.record=[2]", "algorithm.optimizer.lr=1e-2", cwd=home)
+    assert done.returncode == 0, done.stderr
+    return home / "runs" / "four_sums" / "dapo" / "seed_0"
+
+
+@pytest.mark.slow
+def test_a_training_writes_a_record_and_rows_that_follow_their_schemas(trained):
+    record = valid("run", (trained / "run.json").read_text())
+    assert record["status"] == "finished"
+    rows = [valid("metrics_row", line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [0, 1, 2, 3]
+
+
+@pytest.mark.slow
+def test_advise_says_of_every_technique_what_it_says_in_words(trained, capsys):
+    assert advise.main([str(trained), "--json"]) == 0
+    found = valid("advise", capsys.readouterr().out)
+    assert (found["first_step"], found["last_step"]) == (1, 3)
+    advise.main([str(trained)])
+    words = capsys.readouterr().out
+    assert all(row["amount"] in words for row in found["techniques"])
+    assert all(command in words for command in found["commands"])
+    assert found["commands"]
+
+
+@pytest.mark.slow
+def test_a_planned_ablation_is_json_and_starts_nothing(tmp_path):
+    (tmp_path / "sums.csv").write_text("Query,target\n1+2=,3\n2+2=,4\n3+1=,4\n4+3=,7\n")
+    model = str(RunComponents(compose("+experiment=four_sums")).policy_folder)
+    small = ["task.max_prompt_tokens=8", "task.max_response_tokens=4", "algorithm.num_prompts=4", "budget.steps=2",
+             "algorithm.minibatch_prompts=2", "algorithm.optimizer.lr=1e-2", "evaluation.every=0"]  # fmt: skip
+    given = ["clip_higher", "--model", model, "--data", "sums.csv", *small]
+    done = run_cli(*given, "--plan", "--json", cwd=tmp_path, module="dapo_lit.ablate")
+    assert done.returncode == 0, done.stderr
+    found = valid("ablate", done.stdout)
+    assert [row["pairs"] for row in found["costs"]] == [found["looks"][0], found["looks"][-1]]
+    assert found["command"].startswith("python -m dapo_lit.train -m ")
+    assert not (tmp_path / "runs" / found["study_name"]).exists()
+    refused = run_cli(*given, "--json", cwd=tmp_path, module="dapo_lit.ablate")
+    assert (refused.returncode, refused.stdout) == (2, "")
