@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from drawn_faults import drawn
+from drawn_faults import drawn, reason_to_survive
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("dapo_lit", "math_answers", "conf", "tests", "docs", "benchmarks", "pyproject.toml")
@@ -183,6 +183,9 @@ FAULTS = (
         "denominator = tokens.sum().expand_as(tokens)",
         "denominator = _sums(tokens, micro_batch) * num_completions / _sums(has_loss.double(), micro_batch)",
         ("tests/lit/test_module.py", "-k", "any_micro_batch_size and switches0")),
+    Fault("a token without advantage is past the dual bound", "objective/tokens.py",
+        "(advantages < 0) & (ratio > (torch.inf", "(advantages <= 0) & (ratio > (torch.inf",
+        ("tests/objective/test_losses.py", "-k", "without_advantage")),
     Fault("groups are accepted in the order in which they end", "rollout/dynamic_sampling.py",
         "return self.cut is not None and self.front > self.cut", "return self.cut is not None",
         ("tests/rollout/test_streaming.py", "-k", "neither_timing or favoured")),
@@ -354,9 +357,11 @@ def main(faults: Sequence[Fault] = FAULTS) -> None:
     found = 0
     for fault in chosen:
         result, said = verdict(fault)
-        found += result == "found"
+        if result == "survived" and (reason := reason_to_survive(fault.name)):
+            result, said = "listed", reason
+        found += result in ("found", "listed")
         print(f"{result:<9} {fault.name:<74} {said}", flush=True)
-    print(f"{found} of {len(chosen)} faults found")
+    print(f"{found} of {len(chosen)} faults found, or listed with the reason why no test should see them")
     sys.exit(found < len(chosen))
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from plain_losses import losses_of
 
 from dapo_lit.objective.losses import KLEstimator, clipped_policy_loss, importance_ratio, kl_penalty
+from dapo_lit.objective.tokens import Bounds, clipped_tokens
 
 ratios = st.floats(0.01, 20.0)
 bounds = st.floats(0.0, 0.9)
@@ -59,6 +60,13 @@ def test_it_equals_the_formula_written_with_floats(
         objective = max(objective, dual * advantage)
     loss, _ = loss_and_gradient(ratio, advantage, low, high, dual)
     assert loss == pytest.approx(-objective, rel=1e-9, abs=1e-12)
+
+
+def test_a_token_without_advantage_is_past_no_bound() -> None:
+    """Its gradient is 0 on either side, so that counting it as clipped would tell of a limit that limits nothing."""
+    ratios_of_all = torch.tensor([0.01, 1.0, 100.0])
+    past = clipped_tokens(ratios_of_all, torch.zeros(3), Bounds(low=0.2, high=0.28, dual=10.0))
+    assert [bound.any().item() for bound in past] == [False, False, False]
 
 
 def test_bfloat16_log_probs_are_subtracted_in_float32() -> None:
