@@ -25,6 +25,7 @@ def curve(run: Run, key: str, x: str = "step", smooth: int = 1) -> pd.Series:
     axis = run.series(x)
     _, at, places_at = np.intersect1d(series.index, axis.index, assume_unique=True, return_indices=True)
     places, values = axis.to_numpy(dtype=float)[places_at], series.to_numpy()[at]
+    # Stable: of rows at one place the one of the latest step is the last, and it is kept.
     order = np.argsort(places, kind="stable")
     last = np.diff(places[order], append=np.inf) > 0  # of the rows at one place
     return pd.Series(values[order][last], index=places[order][last])

@@ -80,6 +80,7 @@ def _cell(row: Mapping[Any, Any], place: str) -> Cell:
     check_known_keys(config, f"{place}, config")
     return Cell(
         **named,  # type: ignore[arg-type]
+        # The columns decide which cell it is: tables are joined by them.
         record=checked_record(json_tree(row["run"], f"{place}, run"), f"{place}, run") | named,
         config=config,
         overrides=tuple(row["overrides"].splitlines()),
@@ -128,11 +129,14 @@ def write_packed(runs: Iterable[Run], folder: Path) -> None:
     samples = [_labelled(run.evaluation(name), run).assign(benchmark=name) for run in listed for name in run.benchmarks]
     empty = pd.DataFrame(columns=[*CELL, *SAMPLE_KINDS, "benchmark"])
     folder.mkdir(parents=True, exist_ok=True)
+    # First away and written last: a kill in between leaves cells that nothing was compared with, never sums of others.
     (folder / MANIFEST).unlink(missing_ok=True)
+    # Float32 halves the file; a count of tokens above 2^24 would be rounded, and budgets are compared by it.
     table = pd.concat(metrics, ignore_index=True)
     numbers = [key for key in table if key not in {*CELL, *AXES}]  # the axes stay exact
     _write(table.assign(**table[numbers].apply(pd.to_numeric).astype("float32")), folder / METRICS)
     _write(pd.concat(samples, ignore_index=True) if samples else empty, folder / SAMPLES)
+    # Last: a folder without this file is no packed study to any reader.
     _write(pd.DataFrame(cells), folder / CELLS)
     write_manifest(folder, {"files": {name: sum_of(folder / name) for name in (CELLS, METRICS, SAMPLES)}})
 
@@ -142,6 +146,7 @@ def pack(runs: Sequence[Run], folder: Path, before: Sequence[Run]) -> list[Run]:
     kept = {(run.arm, run.seed): run for run in before}
     if not runs and not kept:
         raise StudyError(f"{folder}: no cell has finished, so there is nothing to pack")
+    # A packed run that was read back names its own place here: it is in `before`.
     added = [run for run in runs if run.folder.resolve() != (folder / run.arm / f"seed_{run.seed}").resolve()]
     write_packed({**kept, **{(run.arm, run.seed): run for run in added}}.values(), folder)
     return added
@@ -174,6 +179,8 @@ def _labelled(table: pd.DataFrame, run: Run) -> pd.DataFrame:
 def _write(table: pd.DataFrame, file: Path) -> None:
     """Floats are stored byte by byte, which compresses better."""
     floats = [key for key in table.columns if table[key].dtype.kind == "f"]
+    # No metadata: it names versions of pandas and pyarrow, and the same cells would be other bytes elsewhere.
+    # No statistics: readers take whole tables.
     write_arrow(
         file,
         pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(None),

@@ -177,6 +177,7 @@ def digest(tree: Mapping[str, Any]) -> str:
 def entries_in_force(folder: Path, packed: Path | None = None) -> list[Entry]:
     """The entries that a further plan has to agree with: of the study's folder once a run of it has started, else those
     of the packed cells that it extends."""
+    # Until then nothing was promised that a result could have changed, and a mistyped plan can be mended.
     started = any(folder.glob("*/seed_*/run.json"))
     return (read_entries(folder) if started else []) or (read_entries(packed) if packed else [])
 
@@ -193,6 +194,7 @@ def with_plan(
     tree = as_tree(plan)
     if entries:
         registered = entries[-1]["plan"]
+        # Seeds may be added: looks at further ones are in the rule. `family` is of earlier versions.
         known = {key: value for key, value in registered.items() if key not in ("seeds", "family")}
         if changed := [key for key, value in known.items() if tree[key] != value]:
             shown = "; ".join(f"{key} {_short(registered[key])}, now {_short(tree[key])}" for key in changed)
@@ -218,6 +220,7 @@ def register(folder: Path, plan: Plan, packed: Path | None = None, code: Mapping
     make_folder(folder)
     with FileLock(folder / LOCK):  # two commands may start the same study
         own, entries = read_entries(folder), with_plan(entries_in_force(folder, packed), plan, folder, code)
+        # Without its date: the same command again is no further promise.
         if list(map(_promise, own)) != list(map(_promise, entries)):
             write_text(folder / FILE, json.dumps(entries, indent=1) + "\n")
     return digest(entries[-1]["plan"])
@@ -243,6 +246,7 @@ def read_entries(folder: Path) -> list[Entry]:
         raise StudyError(f"{file}: there is no plan in it")
     for number, entry in enumerate(entries):
         Plan.read(entry["plan"], f"{file}, entry {number}")
+        # It finds a change by hand. Whoever changes the digest too is found by git, where the file is committed.
         if entry.get("digest", digest(entry["plan"])) != digest(entry["plan"]):
             raise StudyError(f"{file}: the plan of {entry['at']} does not have its digest: it was changed by hand")
     return entries
@@ -280,6 +284,7 @@ def doubts(folder: Path, runs: Sequence[Run]) -> list[str]:
     named = {hashed for entry in entries if (hashed := entry.get("code_hash"))}
     if named and (others := {str(run.record.get("code_hash")) for run in runs} - named):
         found.append(f"Registered with the code {', '.join(sorted(named))}; runs ran {', '.join(sorted(others))}.")
+    # The runs have their own clock in run.json, so that a study.json that was written anew is seen.
     starts = [datetime.fromisoformat(str(run.record["started_at"])) for run in runs if run.record.get("started_at")]
     at = datetime.fromisoformat(str(entries[0]["at"]))
     if starts and min(starts) < at:

@@ -96,6 +96,7 @@ class Runs:
         if kind != "metrics":
             return pd.concat(_recorded(self.runs, kind), ignore_index=True)
         parts = [run.metrics.reset_index().assign(study=run.study, arm=run.arm, seed=run.seed) for run in self.runs]
+        # A step is there once a run: as an index it would not be unique.
         table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["step"])
         first = ["study", "arm", "seed", "step"]
         return table[first + sorted(c for c in table.columns if c not in first)]
@@ -166,15 +167,18 @@ def load(*paths: str | Path) -> Runs:
             raise StudyError(f"{path}: no runs here; expected <arm>/seed_<n>/run.json or {CELLS} below it")
         for folder in (*folders, *tables):
             home = folder if folder in tables else folder.parent.parent
+            # Of a folder that cannot be read as well: its plan still names the arms and their order.
             homes.add(home)
             if not (folder / MANIFEST).is_file():
                 unverified.add(str(home))
             try:
                 read = read_packed(folder) if folder in tables else [read_run(folder)]
+            # One damaged run must not hide the others: it is named, and its pair is missing.
             except (DamagedError, OSError) as error:
                 unreadable[str(folder)] = str(error)
                 continue
             for run in read:
+                # The first folder named wins. A cell counted twice would be two values of one base policy.
                 twin = found.setdefault((run.study, run.arm, run.seed), run)
                 if not same_experiment(twin.record, twin.config, run.record, run.config):
                     raise StudyError(
@@ -188,6 +192,7 @@ def load(*paths: str | Path) -> Runs:
                     )
     if not found:
         raise StudyError(f"none of the run folders can be read: {one_line(unreadable.values())}")
+    # The plan's order and not the folders', so that two reports of one study have the same rows.
     plans = [last_plan(home) for home in sorted(homes)]
     order = in_order((run.arm for run in found.values()), [arm for plan in plans if plan for arm in plan.arms])
     runs = sorted(found.values(), key=lambda run: (run.study, order.index(run.arm), run.seed))
@@ -222,7 +227,9 @@ def _below(path: Path) -> Iterator[Path]:
     """A folder and those below it, without those of a run. Links are followed; one that leads back is not."""
     waiting, entered = [path], set[Path]()
     while waiting:
+        # Depth first with a list of its own: a chain of links is as deep as somebody made it.
         yield (folder := waiting.pop())
+        # Not into a run: it has thousands of files, and none is a run. By the resolved path: a link may lead up.
         if not is_run(folder) and (place := folder.resolve()) not in entered:
             entered.add(place)
             waiting += sorted((inner for inner in folder.iterdir() if inner.is_dir()), reverse=True)
