@@ -301,5 +301,6 @@ def test_the_number_under_way_follows_the_keep_rate():
     assert groups_in_flight(6, rate.value, margin=0.0) == 8
     # x = u k: x - 1 sqrt(x / 4) >= 6, sqrt(x) = (1/2 + sqrt(1/4 + 24)) / 2 = 2.712, x = 7.356, u = 9.81
     assert groups_in_flight(6, rate.value, margin=1.0) == 10
+    assert groups_in_flight(0, rate.value, margin=2.0) == 0  # none is missing: none to be on the safe side either
     rate.end_step()
     assert (rate.kept, rate.generated) == (1.0, 1.5)
