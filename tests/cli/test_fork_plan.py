@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dapo_lit.cli.fork import OWN, check_changes, continued, fork_families
+from dapo_lit.cli.fork import OWN, check_changes, continued, for_each_state, fork_families
 from dapo_lit.config import ConfigError
 from dapo_lit.config.identity import differences, flatten
 from dapo_lit.runs.checkpoint_files import write_checkpoint
@@ -105,6 +105,17 @@ def test_another_value_of_the_runs_own_settings_is_refused_and_the_same_is_not(c
     continued(fork_of(compose, run), ["+study=fork", f"fork.run={run}", "algorithm.clip.high=0.3", "budget.steps=77"])
     found = continued(fork_of(compose, run), ["+study=fork", f"fork.run={run}", "trainer.threads=7"])
     assert found["trainer"]["threads"] == 7
+
+
+def test_several_states_are_a_sweep_and_one_is_a_cell(run):
+    before_step(run, 2).parent.mkdir()
+    for step in (2, 4):
+        before_step(run, step).touch()
+    study = ["+study=fork", f"fork.run={run}"]
+    assert for_each_state([*study, "-m"]) == [[*study, "-m", "fork.steps=[2]"], [*study, "-m", "fork.steps=[4]"]]
+    assert for_each_state([*study, "fork.steps=[4]"]) == [[*study, "fork.steps=[4]"]]
+    with pytest.raises(ConfigError, match=r"^fork\.steps=\[2, 4\]"):
+        for_each_state(study)
 
 
 def test_each_state_of_a_run_is_a_base_of_its_own(tmp_path):
