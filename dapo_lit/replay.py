@@ -26,7 +26,7 @@ from dapo_lit.cli.overrides import check_overrides, parsed
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.shipped import switches_of
 from dapo_lit.imports import named_in
-from dapo_lit.runs.files.layout import REPLAYS
+from dapo_lit.runs.files.layout import REPLAYS, playable_page
 from dapo_lit.runs.files.tables import write_table
 from dapo_lit.screen import print_table
 from dapo_lit.study.designs import Arm, arm_name
@@ -78,6 +78,7 @@ def write_page(run: Path, step: int | None, changes: Mapping[str, Any], trust: b
 
     from dapo_lit.replays.page import step_page
     from dapo_lit.replays.recorded_step import open_recording, without_benchmarks
+    from dapo_lit.study.report.run_page import write_run_page
 
     for key in changes:
         if not key.startswith("trainer."):
@@ -89,13 +90,15 @@ def write_page(run: Path, step: int | None, changes: Mapping[str, Any], trust: b
     sets = [frozenset(on) for size in range(len(REGISTER) + 1) for on in combinations(REGISTER, size)]
     configs = {on: changed(recording.config, {f"algorithm.techniques.{t}": t in on for t in REGISTER}) for on in sets}
     tokenizer = recording.parts().tokenizer
-    out = run / REPLAYS / f"step_{recording.step:06d}.html"
+    out = playable_page(run, recording.step)
     checks = between_combinations(recording.config)
     with TemporaryDirectory(dir=out.parent) as folder:
         out.write_text(
             step_page(recording, configs, checks, lambda ids: str(tokenizer.decode(ids)), Path(folder)),
             encoding="utf-8",
         )
+    # Its buttons open the pages that there are.
+    write_run_page(run)
     print(f"page    {out} ({out.stat().st_size / 1e6:.2f} MB), opens in a browser")
 
 

@@ -139,6 +139,22 @@ def test_keys_flip_switches_and_the_numbers_and_the_equation_follow(recording, p
     assert "entropy" in browser.evaluate("document.querySelector('.readout').textContent")
 
 
+def test_an_address_with_a_technique_opens_the_step_with_its_switch_in_the_other_position(recording, page, browser):
+    recorded = recording.config.algorithm.techniques.model_dump()
+    browser.open(page)
+    on = "[...state.on]"
+    for technique in REGISTER:
+        # Another fragment alone would not load the page again.
+        browser.call("Page.navigate", url="about:blank")
+        browser.call("Page.navigate", url=f"{page.as_uri()}#{technique}")
+        browser.wait()
+        assert set(browser.evaluate(on)) == {name for name, was in recorded.items() if was} ^ {technique}
+    browser.call("Page.navigate", url="about:blank")
+    browser.call("Page.navigate", url=f"{page.as_uri()}#groups")
+    browser.wait()
+    assert set(browser.evaluate(on)) == {name for name, was in recorded.items() if was}
+
+
 def test_the_page_names_the_switches_that_change_nothing(page, browser):
     browser.open(page)
     named = "document.getElementById('idle').textContent"

@@ -151,6 +151,7 @@ HEAVY = {"torch", "transformers", "lightning", "pandas", "matplotlib", "vllm"}
                 "advise",
                 "convert",
                 "schema",
+                "serve",
                 "decide",
                 "__main__",
             ],

@@ -1,6 +1,7 @@
 """The part of a page that explores, in a real browser: its numbers are those of the package, and text stays text."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from dapo_lit.study.report import explore
 from dapo_lit.study.report.document import Document
 from dapo_lit.study.report.html import write_html
 from dapo_lit.study.report.run_page import write_run_page
-from dapo_lit.techniques import DAPO
+from dapo_lit.techniques import DAPO, REGISTER
 
 ARMS = [Arm(DAPO), Arm(DAPO - {"clip_higher"}), Arm(DAPO - {"token_level_loss"})]
 
@@ -216,6 +217,26 @@ def test_tables_are_sorted_and_filtered_by_keyboard_alone(page: Browser) -> None
         shown = page.evaluate(column)
         assert shown == sorted(shown, reverse=direction == "descending")
         assert len(set(shown)) > 1
+
+
+def test_a_runs_page_has_a_button_for_each_technique_once_the_page_of_a_step_was_made(
+    browser: Browser, tmp_path: Path
+) -> None:
+    run = write_run(tmp_path, ARMS[0], 0, study="buttons", steps=6, every=3)
+    buttons = "[...document.querySelectorAll('a.button')].map((a) => a.getAttribute('href'))"
+    (run / "replay").mkdir(exist_ok=True)
+    (run / "replay" / "step_000004.ckpt").touch()
+    browser.open(write_run_page(run) or run)
+    assert browser.evaluate(buttons) == []
+    (run / "replay" / "step_000004.html").write_text("<!doctype html><html data-ready=1><title>played</title>")
+    browser.open(write_run_page(run) or run)
+    assert browser.evaluate(buttons) == [f"replay/step_000004.html#{switch}" for switch in REGISTER]
+    browser.evaluate("document.querySelector('a.button').click()")
+    for _ in range(200):
+        if browser.evaluate("document.title") == "played":
+            break
+        time.sleep(0.02)
+    assert browser.evaluate("location.hash.slice(1)") in REGISTER
 
 
 def test_the_page_of_a_run_fills_while_it_goes_on(browser: Browser, tmp_path: Path) -> None:

@@ -33,6 +33,11 @@ def before_step(run: Path, step: int) -> Path:
     return run / REPLAYS / f"step_{step:06d}.ckpt"
 
 
+def playable_page(run: Path, step: int) -> Path:
+    """The page of a recorded step to play with, if `replay --html` has made it."""
+    return run / REPLAYS / f"step_{step:06d}.html"
+
+
 def kept_states(run: Path) -> list[int]:
     """The steps before which a run kept its training state, ascending."""
     names = (re.fullmatch(r"step_(\d+)\.ckpt", file.name) for file in (run / REPLAYS).glob("step_*"))

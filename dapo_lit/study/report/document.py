@@ -27,7 +27,15 @@ class Table:
     rows: Sequence[Sequence[str]]
 
 
-Part = str | Table | Drawing
+@dataclass(frozen=True)
+class Buttons:
+    """Links to pages next to this one, shown as buttons; addresses are the caller's own text, never data of a run."""
+
+    links: Sequence[tuple[str, str]]
+    """(label, relative address)."""
+
+
+Part = str | Table | Drawing | Buttons
 """A string is Markdown: a heading, a paragraph, a list."""
 
 

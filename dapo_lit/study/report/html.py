@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from dapo_lit.runs.files.atomic import write_text
 from dapo_lit.study.figures.style import Drawing
-from dapo_lit.study.report.document import Document, Part, Table
+from dapo_lit.study.report.document import Buttons, Document, Part, Table
 from dapo_lit.web_page import allowed, packed
 
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).disable(["link", "image", "autolink"])
@@ -50,6 +50,8 @@ def _rendered(part: Part, contents: list[tuple[str, str]]) -> dict[str, Any]:
     match part:
         case Table():
             return {"table": part, "caption": Markup(MARKDOWN.renderInline(part.caption))}
+        case Buttons():
+            return {"links": part.links}
         case Drawing():
             caption = Markup(MARKDOWN.renderInline(part.caption))
             return {"svg": Markup(inline_svg(part)), "caption": caption}

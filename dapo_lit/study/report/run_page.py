@@ -1,14 +1,17 @@
 """The page of one run, which is written while it trains: its curves, its completions, and the commands that ablate."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from dapo_lit.border import is_share
 from dapo_lit.command_text import command, setting
+from dapo_lit.runs.files.layout import kept_states, playable_page
 from dapo_lit.study.read.outcomes import amount, in_words, unit
 from dapo_lit.study.read.runs import Run, Runs, read_run
-from dapo_lit.study.report.document import Document, Part, Table
+from dapo_lit.study.report.document import Buttons, Document, Part, Table
 from dapo_lit.study.report.explore import exploration
 from dapo_lit.study.report.html import write_html
+from dapo_lit.techniques import REGISTER
 
 OWN = ("study_name=", "seed=", "resume=", "replay.record=", "runs_dir=", "logger.")
 """Overrides of a run that a study of it does not take over."""
@@ -25,6 +28,7 @@ def write_run_page(folder: Path) -> Path | None:
     parts: list[Part] = [
         f"Step {run.metrics.index.max()} of {steps}, {run.status}." + (" This page loads itself anew." if live else ""),
         "## What would it be without a technique?",
+        *_playable(folder),
         _commands(run),
         _course(run, [*evaluated, metric, "rollout/entropy", "rollout/length_mean", "rollout/truncated_frac"]),
     ]
@@ -33,18 +37,28 @@ def write_run_page(folder: Path) -> Path | None:
     return write_html(Document(title, parts, explored), folder / "run.html")
 
 
+def _playable(folder: Path) -> Iterator[Part]:
+    """A button for each technique and each playable page that was made of a step of the run."""
+    for step in kept_states(folder):
+        if playable_page(folder, step).is_file():
+            yield f"Step {step} to play with, under the other position of"
+            address = playable_page(Path(), step).as_posix()
+            yield Buttons([(record.label, f"{address}#{record.switch}") for record in REGISTER.values()])
+
+
 def _commands(run: Run) -> str:
     """Commands that compare this run with runs without a technique, as Markdown."""
     kept = [line for line in run.overrides if line and not line.lstrip("+~").startswith(OWN)]
     study = command("train", "-m", *kept, "+study=leave_one_out", "seed=range(0,6)")
     text = "One run cannot show what a technique does, or how much seeds differ."
     if recorded := (run.config.get("replay") or {}).get("record"):
+        live = command("serve", str(run.folder))
         play = command("replay", str(run.folder), f"step={recorded[0]}", "--html")
         fork = command("train", "-m", "+study=fork", setting("fork.run", str(run.folder)))
         text += (
             f" A page of step {recorded[0]} to play with, five switches and every token:\n\n```\n{play}\n```\n\n"
             f"To train on without each technique from the states that this run kept, for a few steps:\n\n```\n{fork}\n"
-            "```\n\n"
+            f"```\n\nA page on this machine that does both at a click:\n\n```\n{live}\n```\n\n"
         )
     return f"{text} To train six pairs of runs for each technique, with and without it:\n\n```\n{study}\n```"
 
