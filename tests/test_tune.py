@@ -139,3 +139,5 @@ def test_the_whole_way_with_runs_of_seconds(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "executable", "/nowhere/python")  # nothing is run again
     assert tune.main(given) == 0
     assert (out / "page.md").read_text() == page
+    result = json.loads((out / "result.json").read_text())
+    assert (result["rule"], result["start"], result["runs"], result["check"]) == ("decide", "naive_grpo", 4, None)

@@ -1,5 +1,4 @@
-"""Tunes a run change by change: offers each to the incumbent, runs pairs until `decide` is satisfied, keeps or drops
-it.
+"""Tunes a run change by change: pairs of runs until `decide` keeps or drops the change, then the next one.
 
     python docs/examples/tune.py tuned --hours 1 --check 6 +regime=joint
 
@@ -8,8 +7,9 @@ is there already after the first change. Each cell is a process of its own, `--w
 interactions, except that a change that was dropped is offered again after another one was kept.
 
 OUT holds ledger.jsonl (a row a pair, as `python -m dapo_lit.decide` reads it), cells.jsonl (a row a run: its value and
-processor time), decisions.jsonl, the runs, and page.md at the end. All three are only ever appended to: after a kill,
-the same command goes on where it was, and a run that was cut off continues from its last checkpoint.
+processor time) and decisions.jsonl, which are only ever appended to, the runs, and at the end page.md and result.json.
+After a kill the same command goes on where it was, and a run that was cut off continues from its last checkpoint; what
+it had taken before is not counted.
 
 --rule one-run keeps a change if a single run with it, on a seed of its own, is higher than the incumbent's single run:
 what `decide` is compared with. --check N runs the start and the end on N further seeds, which no decision saw; that is
@@ -224,7 +224,10 @@ def check(loop: Tuning, start: Arm, end: Arm, pairs: int) -> dict[str, Any] | No
 
 def page(loop: Tuning, start: Arm, end: Arm, checked: Mapping[str, Any] | None, tuned_s: float, typed: str) -> str:
     """What was tried, kept and dropped, what it cost, and what may be claimed, as Markdown."""
-    points = "{:+.1f}".format
+
+    def points(value: float) -> str:
+        return f"{round(value, 1) + 0.0:+.1f}"  # no minus before a zero
+
     lines = [
         f"# Tuned from {start.name} to {end.name}", "", f"`{typed}`", "",
         f"{len(loop.cells)} runs; {tuned_s / 3600:.2f} hours of processor time for tuning, "
@@ -280,6 +283,9 @@ def main(arguments: Sequence[str]) -> int:
     checked = check(loop, start, end, options.check) if options.check else None
     typed = " ".join(["python docs/examples/tune.py", *arguments])
     (loop.out / "page.md").write_text(page(loop, start, end, checked, tuned_s, typed), encoding="utf-8")
+    result = {"rule": options.rule, "order": options.order, "start": start.name, "end": end.name}
+    result |= {"runs": len(loop.cells), "tuning_s": tuned_s, "check_s": loop.spent - tuned_s, "check": checked}
+    (loop.out / "result.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(f"page: {loop.out / 'page.md'}")
     return 0
 

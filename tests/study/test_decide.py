@@ -269,3 +269,18 @@ def test_a_bad_line_of_json_is_named(line, words, tmp_path, capsys):
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert [word for word in ["ledger.jsonl", *words.split()] if word not in error] == []
+
+
+def test_a_look_takes_the_first_pairs_by_their_names_whatever_the_order_of_rows(tmp_path, capsys):
+    """Pairs 0 to 7 gain, 8 and 9 lose: the look at eight pairs decides, and of the last eight it would not."""
+    rows = [{"change": "x", "pair": n, "with": 0.5 + (-0.2 if n > 7 else 0.001 * n), "without": 0.4} for n in range(10)]
+    for turned in (rows, rows[::-1]):
+        (row,) = answer([str(as_csv(tmp_path / "l.csv", turned)), "--for", "claims"], capsys)["changes"]
+        assert row["claim"] == {"verdict": "gain", "at_pairs": 8, "next_look": None}
+
+
+@pytest.mark.parametrize(("most", "further"), [(5, 0), (6, 1), (9, 4)])
+def test_no_change_gets_more_pairs_than_it_may(tmp_path, capsys, most, further):
+    rows = [{"change": "x", "pair": n, "with": 0.4 + NOISE[n], "without": 0.4} for n in range(5)]
+    given = [str(as_csv(tmp_path / "l.csv", rows)), "--price", "0", "--most", str(most)]
+    assert answer(given, capsys)["changes"][0]["more_pairs"] == further
