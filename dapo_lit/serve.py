@@ -69,6 +69,15 @@ class Job:
             self.process.wait(timeout=60)
 
 
+@dataclass(frozen=True)
+class Page:
+    """A page and where it comes from, which decides what it may do in a browser."""
+
+    text: str
+    from_folder: bool = False
+    """It was read from the run's folder, which may be a stranger's; what it holds says nothing of where it is from."""
+
+
 class LivePage:
     """What can be seen and started of one run; answers are whole pages.
 
@@ -80,9 +89,9 @@ class LivePage:
         self.job: Job | None = None
         self._lock = threading.Lock()
 
-    def views(self) -> dict[str, Callable[[], str]]:
+    def views(self) -> dict[str, Callable[[], Page]]:
         """Address below the token -> what makes its page."""
-        found: dict[str, Callable[[], str]] = {"": self.index, "run.html": self._run_page, "job": self._job_page}
+        found: dict[str, Callable[[], Page]] = {"": self.index, "run.html": self._run_page, "job": self._job_page}
         for step in kept_states(self.run):
             found[playable_page(Path(), step).as_posix()] = lambda step=step: self._playable(step)  # type: ignore[misc]
             for technique in REGISTER:
@@ -124,7 +133,7 @@ class LivePage:
         """Where the fork's command writes its page: next to the folders of the states."""
         return Path("runs") / f"fork_{technique}" / "_".join(self.run.resolve().parts[-3:]) / "report.html"
 
-    def index(self) -> str:
+    def index(self) -> Page:
         """Every recorded step with its buttons, and the command that is running."""
         rows = []
         for step in kept_states(self.run):
@@ -144,27 +153,29 @@ class LivePage:
         title = html.escape(str(self.run))
         return _page(title, f"<p>{_link('run.html', 'curves and completions')}</p>{job}{''.join(rows)}")
 
-    def _run_page(self) -> str:
+    def _run_page(self) -> Page:
         from dapo_lit.study.report.run_page import write_run_page
 
         page = write_run_page(self.run)
-        return page.read_text(encoding="utf-8") if page else _page("No step yet", "<p>The run has no row yet.</p>")
+        if page is None:
+            return _page("No step yet", "<p>The run has no row yet.</p>")
+        return Page(page.read_text(encoding="utf-8"), from_folder=True)
 
-    def _playable(self, step: int) -> str:
+    def _playable(self, step: int) -> Page:
         file = playable_page(self.run, step)
         if file.is_file():
-            return file.read_text(encoding="utf-8")
+            return Page(file.read_text(encoding="utf-8"), from_folder=True)
         # A page below a folder: its addresses go up.
         return _page(f"Step {step}", f"<p>Not made yet. {_button(f'../make/{step}', 'make it (minutes)')}</p>")
 
-    def _fork_page(self, step: int, technique: str) -> str:
+    def _fork_page(self, step: int, technique: str) -> Page:
         file = self._fork_report(technique)
         if file.is_file():
-            return file.read_text(encoding="utf-8")
+            return Page(file.read_text(encoding="utf-8"), from_folder=True)
         again = _button(f"../../fork/{step}/{technique}", "train on, with and without it")
         return _page(REGISTER[technique].label, f"<p>No fork yet. {again}</p>")
 
-    def _job_page(self) -> str:
+    def _job_page(self) -> Page:
         if self.job is None:
             return _page("No command", "<p>Nothing was started.</p>")
         command = html.escape(f"python -m {' '.join(self.job.arguments)}")
@@ -186,12 +197,12 @@ FROM_A_FOLDER = (
 )
 """The policy of pages with scripts. A stranger's run folder may hold another page under such a name: it gets an origin
 of its own, from which nothing can be started, and no network."""
-OWN_START = "<!doctype html><html>"
 
 
-def _page(title: str, body: str, head: str = "") -> str:
+def _page(title: str, body: str, head: str = "") -> Page:
     named = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-    return f"{OWN_START}{named}{head}<title>{title}</title><style>{STYLE}</style><h1>{title}</h1>{body}</html>"
+    start = f"<!doctype html><html>{named}{head}<title>{title}</title><style>{STYLE}</style>"
+    return Page(f"{start}<h1>{title}</h1>{body}</html>")
 
 
 def _link(address: str, label: str) -> str:
@@ -226,7 +237,7 @@ class Handler(BaseHTTPRequestHandler):
         elif (arguments := self.page.actions().get(place)) is None:
             self._refuse(HTTPStatus.NOT_FOUND)
         elif self.page.start(arguments):
-            self._answer(HTTPStatus.SEE_OTHER, "", Location=f"/{self.page.token}/job")
+            self._answer(HTTPStatus.SEE_OTHER, Page(""), Location=f"/{self.page.token}/job")
         else:
             self._answer(HTTPStatus.CONFLICT, _page("Busy", "<p>Another command is running; one at a time.</p>"))
 
@@ -256,8 +267,8 @@ class Handler(BaseHTTPRequestHandler):
     def _refuse(self, status: HTTPStatus) -> None:
         self._answer(status, _page(f"{status.value} {status.phrase}", ""))
 
-    def _answer(self, status: HTTPStatus, text: str, **headers: str) -> None:
-        content = text.encode()
+    def _answer(self, status: HTTPStatus, page: Page, **headers: str) -> None:
+        content = page.text.encode()
         self.send_response(status)
         given = {
             "Content-Type": "text/html; charset=utf-8",
@@ -266,11 +277,10 @@ class Handler(BaseHTTPRequestHandler):
             "Cross-Origin-Resource-Policy": "same-origin", "Cross-Origin-Opener-Policy": "same-origin",
             "Connection": "close",
         }  # fmt: skip
-        is_own = text.startswith(OWN_START) or not text
         own = {
-            "Content-Security-Policy": OWN if is_own else FROM_A_FOLDER,
+            "Content-Security-Policy": FROM_A_FOLDER if page.from_folder else OWN,
             # With no-referrer a form of this page would not say where it is.
-            "Referrer-Policy": "same-origin" if is_own else "no-referrer",
+            "Referrer-Policy": "no-referrer" if page.from_folder else "same-origin",
         }
         for name, value in (given | own | headers).items():
             self.send_header(name, value)

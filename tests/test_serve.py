@@ -191,7 +191,9 @@ def test_pages_of_the_folder_get_an_origin_of_their_own_and_ours_run_no_script(a
     assert "script-src" not in OWN
     missing = ask(f"/{TOKEN}/replay/step_000004.html")
     assert 'action="../make/4"' in missing.text
-    playable_page(folder, 4).write_text("<!doctype html>\n<script>fetch('make/4', {method: 'POST'})</script>")
+    # It may begin as a page of ours does: where a page comes from decides, not what it holds.
+    start = ask(f"/{TOKEN}/").text[:300]
+    playable_page(folder, 4).write_text(f"{start}<form method=post action=../make/4><button>Continue</button></form>")
     answer = ask(f"/{TOKEN}/replay/step_000004.html")
     assert answer.getheader("Content-Security-Policy") == FROM_A_FOLDER
     assert FROM_A_FOLDER.startswith("sandbox allow-scripts;")
