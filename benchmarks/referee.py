@@ -13,6 +13,10 @@ no two arms differ in one technique: the changes are the ten pairs of techniques
 is that in joint. Each row is the mean over LOOPS loops with the same draws and orders for every rule. A decision is
 wrong if a change that costs more than 2 points on the held-out bases is kept, or one that gains more is dropped.
 
+`noise` has what the prior of `decide` was chosen by, on the first two tasks: how effects spread in standard deviations
+of a pair, how much these deviations vary between changes, and what pairing saves. Without a task only this part is made
+anew.
+
 What was chosen on the first two tasks and predicted of the third is in experiments/referee/plan.md.
 """
 
@@ -339,18 +343,41 @@ def task(name: str) -> dict[str, object]:
     }
 
 
+def noise(table: np.ndarray, switched: int) -> dict[str, float]:
+    """Spread of effects, variation of the noise and gain from pairing, over all changes between two arms of the study.
+
+    spread: of effects in standard deviations of a pair, without what sampling adds.
+    freedom: degrees of freedom whose sample deviations would vary as those of a pair do beyond sampling.
+    unpaired_variance: of the difference of two runs on other bases over that of a pair, median.
+    """
+    arms = [arm for arm in range(len(table)) if not np.isnan(table[arm, 0])]
+    found = [(a, b) for a, b in itertools.combinations(arms, 2) if (a ^ b).bit_count() == switched]
+    pairs = np.array([table[b] - table[a] for a, b in found])
+    apart = np.array([table[a].var(ddof=1) + table[b].var(ddof=1) for a, b in found])
+    n, sd = pairs.shape[1], pairs.std(axis=1, ddof=1)
+    # The square of a standardised mean is too large by its noncentral t's factor, and by 1 / n.
+    squares = (pairs.mean(axis=1) / sd) ** 2 * (n - 3) / (n - 1) - 1 / n
+    beyond = max(1e-9, float(np.log(sd).var()) - 1 / (2 * (n - 1)))
+    return {
+        "spread": float(np.sqrt(squares.mean())),
+        "freedom": 1 / (2 * beyond),
+        "unpaired_variance": float(np.median(apart / sd**2)),
+    }
+
+
 def rounded(row: dict[str, float]) -> dict[str, float]:
     return {key: round(number, 4) for key, number in row.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("tasks", nargs="+", choices=TASKS)
+    parser.add_argument("tasks", nargs="*", help=", ".join(TASKS))
     parser.add_argument("--into", type=Path, help="adds the tasks to this JSON")
     options = parser.parse_args()
     found = {"loops": LOOPS, "drawn": DRAWN, "seed": SEED, "matters": MATTERS, "price_share": PRICE, "tasks": {}}
     if options.into and options.into.is_file():
         found = json.loads(options.into.read_text(encoding="utf-8"))
+    found["noise"] = {name: rounded(noise(accuracies(study), k)) for name, (study, k) in TASKS.items()}
     for name in options.tasks:
         found["tasks"][name] = task(name)
         print(f"{name}: done", file=sys.stderr)

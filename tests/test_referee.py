@@ -13,6 +13,9 @@ import json  # noqa: E402
 
 import referee  # noqa: E402
 
+from dapo_lit.study.compare.deciding import SHIPPED  # noqa: E402
+from dapo_lit.study.compare.referee import UNPAIRED_VARIANCE  # noqa: E402
+
 GAINS = (5.0, -4.0, 3.0, -6.0, 0.0)
 
 
@@ -71,3 +74,26 @@ def test_a_committed_row_is_what_the_runs_give():
     study, switched = referee.TASKS["programs"]
     found = referee.played(referee.value(share=0.02), referee.accuracies(study), switched, committed["loops"])
     assert referee.rounded(found) == committed["tasks"]["programs"]["rules"]["value"]["share 0.02"]
+
+
+def test_the_prior_and_the_gain_from_pairing_are_what_the_committed_runs_show():
+    found = json.loads((ROOT / "benchmarks" / "results" / "referee.json").read_text())["noise"]
+    assert found == {
+        name: referee.rounded(referee.noise(referee.accuracies(study), switched))
+        for name, (study, switched) in referee.TASKS.items()
+    }
+    chosen_on = [found[name] for name in ("joint", "joint_pairs", "programs")]
+    spread = SHIPPED.pairs**-0.5
+    assert min(row["spread"] for row in chosen_on) <= spread <= max(row["spread"] for row in chosen_on)
+    assert min(row["freedom"] for row in chosen_on) <= SHIPPED.weight <= max(row["freedom"] for row in chosen_on)
+    saved = tuple(round(found[name]["unpaired_variance"], 1) for name in ("programs", "joint"))
+    assert saved == UNPAIRED_VARIANCE
+
+
+def test_the_spread_of_effects_is_without_what_sampling_adds():
+    """200 effects of 2 standard deviations of a pair's noise, on twelve bases."""
+    rng = np.random.default_rng(1)
+    worth = rng.normal(0, 2, (2, 200))
+    rows = [referee.noise(np.stack([noise[0], noise[1] + effect]), 1)["spread"] ** 2 for effect, noise in
+            zip(worth[0], rng.normal(0, 0.5**0.5, (200, 2, 12)), strict=True)]  # fmt: skip
+    assert np.nanmean(rows) ** 0.5 == pytest.approx(float(np.sqrt(np.mean(worth[0] ** 2))), rel=0.25)
