@@ -22,6 +22,7 @@ from drawn_faults import drawn, reason_to_survive
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("dapo_lit", "math_answers", "conf", "tests", "docs", "benchmarks", "pyproject.toml")
+READ_ONLY = "experiments"
 LIBRARIES = ("torch", "lightning.pytorch", "transformers", "pandas", "hypothesis", "hydra")
 """Imported once, before the tests are forked: that takes longer than most of the tests."""
 TESTS_FAILED = 1
@@ -295,6 +296,7 @@ def copy_tree(folder: Path) -> None:
             shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy2(source, folder / name)
+    (folder / READ_ONLY).symlink_to(ROOT / READ_ONLY)  # too large to copy for each fault
 
 
 def seed(fault: Fault, folder: Path) -> None:
