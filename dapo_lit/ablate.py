@@ -1,13 +1,16 @@
 """Ablates a technique on a model and problems of your own, in one command.
 
     python -m dapo_lit.ablate clip_higher --model models/my_model --data problems.csv [--reward math] [key=value ...]
+    python -m dapo_lit.ablate all --model models/my_model --data problems.csv --budget 2h
 
 Finds the columns and proposes a prompt, makes the checks that every training makes, and trains a few steps without the
 technique. Where it has next to nothing to act on, the command stops and says so; for clip-higher it also tries more
 updates a step. Else it says what a study takes and what it can show, and runs one: DAPO with and without the technique,
 pair by pair, until the difference is decided. On a terminal it asks before it starts one (--yes: it does not ask;
 --plan: it stops there). Again, the same command continues. Every other key of a training may follow, such as
-task.max_response_tokens=64, task.eval_path=test.csv, budget.steps=20.
+task.max_response_tokens=64, task.eval_path=test.csv, budget.steps=20. `all` asks which technique matters: a few steps
+of DAPO say what a run takes, and the budget decides between all combinations of the techniques, half of them, and one
+technique at a time.
 """
 
 import argparse
@@ -38,6 +41,7 @@ from dapo_lit.study.designs import Arm
 from dapo_lit.techniques import DAPO, REGISTER, step_mean
 
 SCHEMA = "dapo_lit/ablate/1"
+ALL = "all"
 PROBE_STEPS = 3
 EPOCHS = (2, 4, 8)
 """Times the epochs of the run, in the probes for clip-higher."""
@@ -46,16 +50,21 @@ EPOCHS = (2, 4, 8)
 def parse_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """The command line, and the keys of a training on it."""
     parser = CommandParser(prog="python -m dapo_lit.ablate", description=__doc__)
-    parser.add_argument("technique", help=", ".join(REGISTER))
+    parser.add_argument("technique", help=f"{', '.join(REGISTER)}, or {ALL}")
     parser.add_argument("--model", required=True, help="a folder or a hub id")
     parser.add_argument("--data", required=True, help="problems and answers: JSONL, CSV, Parquet, a folder or a hub id")
     parser.add_argument("--reward", help="a rule of conf/reward (math, number, ...), or a function: module.function")
+    parser.add_argument("--budget", help="of `all`: 90m, 2h, or minutes; default: half of the combinations, six seeds")
     parser.add_argument("--plan", action="store_true", help="say what a study takes and can show, and stop")
     parser.add_argument("--yes", action="store_true", help="start it without a question")
     add_json(parser)
     options, own = parser.parse_known_args(arguments)
-    if options.technique not in REGISTER:
-        parser.error(f"{options.technique}: no such technique; {suggestion(options.technique, REGISTER)}")
+    if options.technique not in (*REGISTER, ALL):
+        parser.error(f"{options.technique}: no such technique; {suggestion(options.technique, [*REGISTER, ALL])}")
+    if options.budget is not None and options.technique != ALL:
+        parser.error(f"--budget chooses the design of `ablate {ALL}`; for one technique: study.max_pairs=16")
+    if options.budget is not None and minutes(options.budget) is None:
+        parser.error(f"--budget={options.budget}: not a time; 90m, 2h or minutes")
     if options.json == "true" and not options.plan:
         parser.error("--json goes with --plan; the runs that follow are read with status, decide and report")
     if wrong := [given for given in own if given.startswith("-") or "=" not in given]:
@@ -101,6 +110,72 @@ def ablate(options: argparse.Namespace, own: list[str], typed: str, planned: lis
     raise UserError(
         f"{reason}\nNor with {EPOCHS[-1]} times the epochs; a higher algorithm.optimizer.lr moves ratios too."
     )
+
+
+def minutes(text: str) -> float | None:
+    """A budget in minutes; None if it is no time.
+
+    >>> minutes("2h"), minutes("90m"), minutes("45"), minutes("1h30"), minutes("0")
+    (120.0, 90.0, 45.0, None, None)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(h|m|min)?", text.strip())
+    return (float(found[1]) * (60 if found[2] == "h" else 1) or None) if found else None
+
+
+def ablate_all(options: argparse.Namespace, own: list[str], planned: list[dict[str, Any]]) -> list[str]:
+    """Probes DAPO, chooses a design by the budget; returns the command line of its study, empty if none is started.
+
+    Raises UserError: the smallest design takes more than the budget.
+    """
+    from dapo_lit.study.compare.advice import advice, findings
+    from dapo_lit.study.compare.affordable import LEAST, affordable, sight
+
+    check_overrides(own)
+    base = ["+experiment=hf", *proposed(options, own), *own, "+study=leave_one_out", "study.name=ablate_all"]
+    config = compose(*base, "study.arm=dapo")
+    check_code(config)
+    rows, algorithm = probed(config, base, "dapo", 1)
+    for technique, record in REGISTER.items():
+        found = advice(technique, rows, algorithm, ())
+        print(f"  {record.label}: {'' if found.acts else 'has next to nothing to act on; '}{found.amount}")
+    known, steps, budget = findings(), config.budget.steps, minutes(options.budget) if options.budget else None
+    seconds, tokens = (rows[-1][key] / rows[-1]["step"] for key in ("wall_s", "tokens_generated"))
+    workers = workers_for(config, 16 * LEAST)
+    choice = affordable(seconds * steps / 60, workers, budget)
+    if choice is None:
+        needed = seconds * steps / 60 * 6 * LEAST / workers
+        raise UserError(
+            f"--budget {options.budget}: {LEAST} seeds of the smallest design, one technique at a time, take about "
+            f"{needed:,.0f} minutes at {seconds:.0f} s a step; fewer budget.steps, or one technique"
+        )
+    print(f"study     {choice.words}: {choice.runs} runs of {steps} steps, about {choice.minutes:,.0f} minutes and "
+          f"{round(choice.runs * steps * tokens):,} tokens")  # fmt: skip
+    print(f"  can see, {sight(choice, known)}")
+    print(f"  ({seconds:.0f} s a step as in DAPO, {workers} at a time, evaluations not counted)", flush=True)
+    reference = "dapo" if choice.design == "leave_one_out" else "naive_grpo"
+    study = [
+        "-m", *base, f"study.arms=[{choice.design}]", f"study.reference={reference}", "study.until=null",
+        setting("study.seeds", list(range(choice.seeds))), *([setting("study.families", choice.families)] if
+        choice.families else []), "preflight=false",
+    ]  # fmt: skip
+    if options.json == "true":
+        costs = {
+            "pairs": choice.seeds,
+            "minutes": choice.minutes,
+            "tokens": round(choice.runs * steps * tokens),
+            "finds_points": choice.finds(choice.noise(sampling_noise(config, rows))),
+        }
+        estimate = {
+            "metric": config.own_study.metric, "looks": [choice.seeds], "steps": steps, "seconds_a_step": seconds,
+            "workers": workers, "costs": [costs],
+        }  # fmt: skip
+        planned.append({"schema": SCHEMA, "technique": ALL, "study_name": config.study_name,
+                        "command": command("train", *study), **estimate})  # fmt: skip
+        return []
+    if options.plan or not (options.yes or agreed()):
+        print(f"Nothing was started. To start it:\n{command('train', *study)}", flush=True)
+        return []
+    return study
 
 
 def agreed() -> bool:
@@ -189,10 +264,28 @@ def probe(technique: str, study: Config, settings: Sequence[str], times: int) ->
 
     Raises UserError: no group had both right and wrong answers, so neither arm of a study would learn from any.
     """
-    from dapo_lit.runs.run_folder import run_path
-    from dapo_lit.study.compare.advice import advice, findings, updates_of
+    from dapo_lit.study.compare.advice import advice, findings
 
-    arm, epochs = str(study.own_study.arm), study.algorithm.epochs * times
+    rows, algorithm = probed(study, settings, str(study.own_study.arm), times, REGISTER[technique].label)
+    found = advice(technique, rows, algorithm, findings())
+    like = [f"like {found.like[0]}"] if found.like else ["no study of this project resembles it"] * (times == 1)
+    print(*(f"  {line}" for line in (found.amount, *like)), sep="\n", flush=True)
+    return rows, bool(found.acts)
+
+
+def probed(
+    study: Config, settings: Sequence[str], arm: str, times: int, without: str = ""
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Trains a few steps of an arm in a process of its own; its rows, and its settings below `algorithm`.
+
+    without: the technique that the arm lacks, for the screen.
+
+    Raises UserError: no group had both right and wrong answers, so no arm of a study would learn from any.
+    """
+    from dapo_lit.runs.run_folder import run_path
+    from dapo_lit.study.compare.advice import updates_of
+
+    epochs = study.algorithm.epochs * times
     overrides = [
         *settings, f"study.arm='{arm}'", f"study_name={study.study_name}_probe/epochs_{epochs}", "study.until=null",
         f"budget.steps={PROBE_STEPS}", "algorithm.optimizer.warmup_steps=0", "task.num_heldout=1",
@@ -203,13 +296,12 @@ def probe(technique: str, study: Config, settings: Sequence[str], times: int) ->
         raise SystemExit(code)
     rows = read_metrics(run := run_path(config, arm)).rows
     algorithm = flatten(config.model_dump(mode="json")["algorithm"])
-    found = advice(technique, rows, algorithm, findings())
-    print(f"probe     {PROBE_STEPS} steps of {updates_of(algorithm)} updates without {REGISTER[technique].label}")
+    what = f"without {without}" if without else f"of {arm}"
+    print(f"probe     {PROBE_STEPS} steps of {updates_of(algorithm)} updates {what}")
     keys = ("accuracy", "groups_mixed_frac", "truncated_frac", "length_mean")
     right, mixed, truncated, length = (step_mean(rows, f"rollout/{key}") or 0.0 for key in keys)
     shares = f"{right:.1%} right, {mixed:.0%} of the groups mixed, {truncated:.1%} truncated, {length:.0f} tokens"
-    like = [f"like {found.like[0]}"] if found.like else ["no study of this project resembles it"] * (times == 1)
-    print(*(f"  {line}" for line in (shares, found.amount, *like)), sep="\n", flush=True)
+    print(f"  {shares}", flush=True)
     if not mixed:
         table = read_table(min((run / ROLLOUTS).glob("*.parquet")), ["response"])
         raise UserError(
@@ -217,7 +309,7 @@ def probe(technique: str, study: Config, settings: Sequence[str], times: int) ->
             "policy's level, a prompt with a worked example (task.template=FILE.yaml), another --reward, or a longer "
             f"task.max_response_tokens. One response: {shorten(str(table['response'].iloc[0]), 160)!r}"
         )
-    return rows, bool(found.acts)
+    return rows, algorithm
 
 
 def train_probe(config: Config, overrides: list[str]) -> None:
@@ -255,15 +347,10 @@ def estimated(config: Config, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     from dapo_lit.study.compare.sequential import planned_looks
     from dapo_lit.study.compare.statistics import smallest_effect
 
-    study, algorithm, evaluation, steps = config.own_study, config.algorithm, config.evaluation, config.budget.steps
+    study, steps = config.own_study, config.budget.steps
     looks = planned_looks(study.max_pairs) if study.until else (len(study.seeds),)
     seconds, tokens = (rows[-1][key] / rows[-1]["step"] for key in ("wall_s", "tokens_generated"))
-    points = max(1, min(3, steps // 3)) if steps <= 30 else steps // 10  # as study/read/outcomes.py averages
-    completions = algorithm.num_prompts * algorithm.samples_per_prompt * points
-    if config.task.eval_path:
-        completions = config.task.num_heldout * (evaluation.final_samples or evaluation.samples)
-    right = step_mean(rows, "rollout/accuracy") or 0.0
-    noise, workers = 100 * (2 * right * (1 - right) / completions) ** 0.5, workers_for(config, 2 * looks[0])
+    noise, workers = sampling_noise(config, rows), workers_for(config, 2 * looks[0])
     costs = []
     for pairs in sorted({looks[0], looks[-1]}):
         least = smallest_effect(pairs)  # one pair shows nothing
@@ -277,6 +364,17 @@ def estimated(config: Config, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         )
     of_a_step = {"steps": steps, "seconds_a_step": seconds, "workers": workers}
     return {"metric": study.metric, "looks": list(looks), **of_a_step, "costs": costs}
+
+
+def sampling_noise(config: Config, rows: Sequence[dict[str, Any]]) -> float:
+    """Standard deviation, in points, of a difference of two runs if every completion were a coin."""
+    algorithm, evaluation, steps = config.algorithm, config.evaluation, config.budget.steps
+    points = max(1, min(3, steps // 3)) if steps <= 30 else steps // 10  # as study/read/outcomes.py averages
+    completions = algorithm.num_prompts * algorithm.samples_per_prompt * points
+    if config.task.eval_path:
+        completions = config.task.num_heldout * (evaluation.final_samples or evaluation.samples)
+    right = step_mean(rows, "rollout/accuracy") or 0.0
+    return float(100 * (2 * right * (1 - right) / completions) ** 0.5)
 
 
 def cost(estimate: Mapping[str, Any]) -> list[str]:
@@ -300,7 +398,10 @@ def main(arguments: Sequence[str]) -> int:
     planned: list[dict[str, Any]] = []
     # With --json, standard output has the answer and nothing else.
     with redirect_stdout(sys.stderr) if options.json == "true" else nullcontext():
-        code = exit_code_of(lambda: study.extend(ablate(options, own, typed, planned)))
+        if options.technique == ALL:
+            code = exit_code_of(lambda: study.extend(ablate_all(options, own, planned)))
+        else:
+            code = exit_code_of(lambda: study.extend(ablate(options, own, typed, planned)))
     if code:
         return code
     if planned:

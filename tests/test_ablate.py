@@ -3,11 +3,15 @@
 import io
 import json
 import re
+import shlex
+from pathlib import Path
 
 import pytest
 from command_line import run_cli
+from jsonschema import Draft202012Validator
 
-from dapo_lit.ablate import agreed
+import dapo_lit
+from dapo_lit.ablate import agreed, parse_arguments
 from dapo_lit.build.components import RunComponents
 from dapo_lit.cli.command import compose
 
@@ -77,3 +81,44 @@ def test_problems_that_the_policy_never_solves_end_the_command_with_one_of_its_r
     assert done.returncode == 2
     assert "One response" in done.stderr
     assert not (folder[0] / "runs" / "hard").exists()
+
+
+def test_a_budget_chooses_the_design_and_says_what_it_will_see(folder):
+    home, model_and_data = folder
+    keys = [key for key in SETTINGS if not key.startswith("study.")]
+
+    def planned(*arguments: str):
+        return run_cli("all", *model_and_data, *keys, "study.pilot=true", "study_name=all", "--plan", *arguments,
+                       cwd=home, module="dapo_lit.ablate")  # fmt: skip
+
+    done = planned("--budget", "100h")
+    assert done.returncode == 0, done.stderr
+    assert "all 32 combinations of the five techniques: 384 runs of 2 steps" in done.stdout
+    assert re.search(r"can see, with 12 seeds, effects of [\d.]+ points of accuracy \([\d.]+ to [\d.]+\)", done.stdout)
+    assert "overlong filtering: " in done.stdout
+    started = done.stdout.split("To start it:\n")[1].strip()
+    overrides = shlex.split(started)[4:]
+    study = compose(*overrides, "study.arm=dapo").own_study
+    assert (study.arms, study.reference, study.until) == (("cube",), "naive_grpo", None)
+    assert study.seeds == tuple(range(12))
+    assert study.families == {"main effects": 0.025, "interactions": 0.025}
+    done = planned("--budget", "0.0001")
+    assert done.returncode == 2
+    assert "6 seeds of the smallest design" in done.stderr
+    done = planned("--json", "true")
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    schema = json.loads((Path(dapo_lit.__file__).parent / "schemas/ablate.json").read_text())
+    Draft202012Validator(schema).validate(plan)
+    assert (plan["technique"], plan["looks"], plan["costs"][0]["pairs"]) == ("all", [6], 6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [(["clip_higher", "--budget", "2h"], "--budget"), (["all", "--budget", "soon"], "not a time")],
+)
+def test_a_budget_is_a_time_and_one_of_all_techniques(arguments, part, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse_arguments([*arguments, "--model", "m", "--data", "d"])
+    assert ended.value.code == 2
+    assert part in capsys.readouterr().err
