@@ -128,6 +128,13 @@ def test_a_table_names_arm_and_seed_in_its_columns_and_unequal_seeds_are_not_pai
     assert load(tmp_path / "out").missing().keys() == {("x", s) for s in (4, 5, 6)} | {("y", s) for s in (1, 2, 3)}
 
 
+def test_arms_with_a_seed_in_common_are_pairs_and_no_test_of_unpaired_runs_is_made(tmp_path):
+    numbers = [1, 1, 2, 2, 3, 3]
+    table = {"arm": [*"xxxxxxyyyyyy"], "seed": numbers * 2, "step": [1, 2] * 6, "rollout/reward": [*range(12)]}
+    _, notes, _ = import_runs("csv", [csv(tmp_path / "logs", table)], tmp_path / "out", None)
+    assert not any("not paired" in note for note in notes)
+
+
 @pytest.mark.parametrize(
     ("table", "folder", "named"),
     [
