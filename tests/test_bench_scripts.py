@@ -97,3 +97,17 @@ def test_speeds_are_compared_with_the_peers_best_setting_in_the_same_turn_and_wr
     assert len(found["turns"]["TRL, float32, batch 16"]) == 1
     assert found["failed"] == {"TRL, float32, batch 16": "killed for memory"}
     assert "3.00 (3.00 to 3.00)" in (tmp_path / "vs_trl.md").read_text()
+
+
+def test_the_first_run_is_timed_as_the_makefile_starts_it(monkeypatch, cache):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    first_run = importlib.import_module("first_run")
+    assert first_run.arguments()[:2] == ["+experiment=dapo", "+regime=joint"]
+    small = (
+        "algorithm.num_prompts=4 algorithm.minibatch_prompts=2 algorithm.samples_per_prompt=2 budget.steps=1 "
+        "replay.record=[] preflight=false task.num_heldout=2 evaluation.samples=1"
+    ).split()
+    found = first_run.measured(small)
+    assert 0 < found["first line"] <= found["first point"] < found["whole run"]
+    assert 0 < found["first line, processor"] <= found["first point, processor"] <= found["whole run, processor"]
+    assert first_run.TARGETS.keys() <= found.keys()
