@@ -103,10 +103,16 @@ def test_the_first_run_is_timed_as_the_makefile_starts_it(monkeypatch, cache):
     monkeypatch.syspath_prepend(str(FOLDER))
     first_run = importlib.import_module("first_run")
     assert first_run.arguments()[:2] == ["+experiment=dapo", "+regime=joint"]
-    small = (
-        "algorithm.num_prompts=4 algorithm.minibatch_prompts=2 algorithm.samples_per_prompt=2 budget.steps=1 "
-        "replay.record=[] preflight=false task.num_heldout=2 evaluation.samples=1"
-    ).split()
+    small = [
+        "algorithm.num_prompts=4",
+        "algorithm.minibatch_prompts=2",
+        "algorithm.samples_per_prompt=2",
+        "budget.steps=1",
+        "replay.record=[]",
+        "preflight=false",
+        "task.num_heldout=2",
+        "evaluation.samples=1",
+    ]
     found = first_run.measured(small)
     assert 0 < found["first line"] <= found["first point"] < found["whole run"]
     assert 0 < found["first line, processor"] <= found["first point, processor"] <= found["whole run, processor"]
