@@ -21,8 +21,8 @@
 FORMAT is a format of Python, `%` for percent (`%0`: whole), `,` for whole numbers, or `s` for text. A path with
 blanks is in quotes.
 STUDY is a folder below experiments/. COMPARISON is a technique (its main effect in a factorial, else the one view of it
-that the study has) or two arms, `dapo:dapo-clip_higher`. SHOW is one of `SHOWS`. A mark never starts a line: Markdown
-would end the paragraph there (tests/test_made.py).
+that the study has), two arms, `dapo:dapo-clip_higher`, or two such differences, `"(A - B) - (C - D)"`. SHOW is one of
+`SHOWS`. A mark never starts a line: Markdown would end the paragraph there (tests/test_made.py).
 """
 
 import json
@@ -39,7 +39,7 @@ from cells import ROOT, cells, ratio
 from effects import where
 from tables import calibrated_effect
 
-from dapo_lit.study.compare.contrasts import Contrast, Effect, compare_on, contrasts, difference
+from dapo_lit.study.compare.contrasts import Contrast, Effect, compare_on, contrasts, difference, pair
 from dapo_lit.study.compare.equal_budget import costs, per_step_metric
 from dapo_lit.study.read.outcomes import amount, outcome, primary_metric, unit
 
@@ -70,9 +70,11 @@ def formatted(number: float, shown: str) -> str:
 
 @cache
 def contrast(study: str, words: str) -> Contrast:
-    """A comparison by a technique or by its two arms."""
-    treated, _, control = words.partition(":")
+    """A comparison by a technique, by its two arms, or of two differences of arms."""
     arms = cells(study).arms
+    if words.startswith("("):
+        return pair("", words, arms)
+    treated, _, control = words.partition(":")
     if control:
         if missing := {treated, control} - set(arms):
             raise SystemExit(f"experiments/{study} has no arm {', '.join(sorted(missing))}")
