@@ -27,9 +27,10 @@ from math_answers.full import FullComparer
 NUMBERS = ("aime_2024", "aime_2025", "amc23", "gsm8k_train", "gsm8k_test", "dapo_math_17k")
 EXPRESSIONS = ("math500", "math_train")
 FORMULAS = "latex_parse_pairs"
-REVIEWED: dict[tuple[str, str], str] = {(r"\pi", r"180^\circ"): "degrees are radians where one side has them"}
-"""Pairs that math-verify does not confirm, and why they are one answer."""
 Pair = tuple[str, str]
+_REVIEWED = json.loads((Path(__file__).parent / "references_reviewed.json").read_text(encoding="utf-8"))
+REVIEWED: dict[Pair, str] = {(a, b): reason for reason, pairs in _REVIEWED.items() for a, b in pairs}
+"""Pairs that math-verify does not confirm and that were looked at one by one, and why they are one answer."""
 
 
 def references(file: Path) -> list[str]:
