@@ -1,12 +1,17 @@
 """What a run leaves out of its training problems, and how it reports that."""
 
 import json
+from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
+import dapo_lit
 from dapo_lit.build.problem_sets import problems
 from dapo_lit.data.rows import DataError
 from dapo_lit.data.selection import SelectionReport
+from dapo_lit.errors import DamagedError
+from dapo_lit.runs.files.record import checked_record
 
 
 def test_without_filters_nothing_is_dropped_and_nothing_is_said():
@@ -39,3 +44,15 @@ def test_duplicates_are_dropped_and_a_filter_that_leaves_nothing_is_refused_by_n
     file.write_text("".join(rows))
     with pytest.raises(DataError, match=r"task\.deduplicate"):
         problems(compose(*settings))
+
+
+def test_what_is_counted_may_stand_in_run_json():
+    """task.deduplicate=true once ended a run: its record refused the counts of duplicates."""
+    selection = SelectionReport()
+    selection.add_duplicates({"rows": 5, "repeated": 1, "restated": 0, "conflicting": 2})
+    counts = selection.with_prompts(2, 0, 0, 0).counts
+    assert checked_record({"problems": counts}, "run.json")["problems"] == counts
+    schema = json.loads((Path(dapo_lit.__file__).parent / "schemas" / "run.json").read_text(encoding="utf-8"))
+    Draft202012Validator(schema["properties"]["problems"]).validate(counts)
+    with pytest.raises(DamagedError, match=r"problems\.duplicates"):
+        checked_record({"problems": counts | {"duplicates": 3}}, "run.json")

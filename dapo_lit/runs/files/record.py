@@ -29,6 +29,18 @@ class Origin(TypedDict):
 
 
 @with_config(OPEN)
+class Problems(TypedDict, total=False):
+    """What the run reads, in numbers: `SelectionReport.counts`."""
+
+    train: Whole
+    heldout: Whole
+    long: Whole
+    long_heldout: Whole
+    duplicates: dict[str, Whole]
+    """Of task.deduplicate=true."""
+
+
+@with_config(OPEN)
 class Record(TypedDict, total=False):
     """run.json, as far as anything reads it; later versions may record more. Packed cells add the last two."""
 
@@ -46,7 +58,7 @@ class Record(TypedDict, total=False):
     base_origin: str | None
     origin: Origin
     inputs: dict[str, str]
-    problems: dict[str, Whole]
+    problems: Problems
     prompt_date: Day
     host: str | None
     pid: Whole | None
