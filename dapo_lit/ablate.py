@@ -96,10 +96,7 @@ def ablate(options: argparse.Namespace, own: list[str], typed: str, planned: lis
             planned.append({"schema": SCHEMA, "technique": technique, "study_name": config.study_name,
                             "command": command("train", *study), **estimate})  # fmt: skip
             return []
-        if options.plan or not (options.yes or agreed()):
-            print(f"Nothing was started. To start it:\n{command('train', *study)}", flush=True)
-            return []
-        return study
+        return to_start(options, study)
     reason = f"{record.label} would have next to nothing to act on, so no study is run."
     if technique != "clip_higher":
         raise UserError(f"{reason}\n{record.condition.lever}")
@@ -172,10 +169,15 @@ def ablate_all(options: argparse.Namespace, own: list[str], planned: list[dict[s
         planned.append({"schema": SCHEMA, "technique": ALL, "study_name": config.study_name,
                         "command": command("train", *study), **estimate})  # fmt: skip
         return []
-    if options.plan or not (options.yes or agreed()):
-        print(f"Nothing was started. To start it:\n{command('train', *study)}", flush=True)
-        return []
-    return study
+    return to_start(options, study)
+
+
+def to_start(options: argparse.Namespace, study: list[str]) -> list[str]:
+    """The command line of a study that its user wants started; else empty, and it is printed."""
+    if not options.plan and (options.yes or agreed()):
+        return study
+    print(f"Nothing was started. To start it:\n{command('train', *study)}", flush=True)
+    return []
 
 
 def agreed() -> bool:

@@ -326,7 +326,7 @@ class Verifier:
             late = score.timed_out or response.timed_out
             score = replace(score, value=value, parts=parts, timed_out=late, error=error)
         if not abs(score.value) <= LARGEST:
-            named = self.function if self.weights is None else "reward.weights"
+            named = "reward.weights" if self.weights is not None else self.function or "reward.wrong_value"
             error = f"{named}: a reward of {score.value:g} is too large; {LARGEST:g} is the most"
             score = replace(score, value=self.wrong_value, parts={}, error=score.error or error)
             self.first_error = self.first_error or error
