@@ -15,9 +15,10 @@ def head_loss(
     loss_of_tokens: Callable[[Tensor, slice], Tensor],
     *,
     temperature: float = 1.0,
+    compiles: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """The sum of `loss_of_tokens` (log-probs [c], their places -> [c]) over n tokens, with gradient; log-probs [n]."""
-    way = HeadPass(hidden, head, targets, temperature=temperature)
+    way = HeadPass(hidden, head, targets, temperature=temperature, compiles=compiles)
     loss, logprobs = hidden.new_zeros((), dtype=torch.float64), []
     for chunk in way.chunks():
         part = loss_of_tokens(chunk.logprobs, chunk.tokens).sum()

@@ -23,7 +23,7 @@ _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _MULTIPLE = r"(?:[ ](?:hundred|thousand|million|billion|trillion|dozen)s?\b)"
 _GROUP = r"\{(?:[^{}]|\{[^{}]{0,100}\}){0,200}\}"
-"""A group, which may hold groups: of `\frac{\sqrt{3}}{2}` the 2 is a part."""
+r"""A group, which may hold groups: of `\frac{\sqrt{3}}{2}` the 2 is a part."""
 _COMMAND = rf"\\(?:[dtc]?frac|sqrt|binom)(?:\[[^\[\]]{{0,20}}\])?(?:\s*{_GROUP}|[0-9])+"
 _NUMBER = re.compile(
     rf"""

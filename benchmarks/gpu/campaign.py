@@ -1,16 +1,20 @@
 """Fifteen minutes of one GPU, spent in order of worth: each part has its own cap, every row is written as it comes.
 
     python benchmarks/gpu/campaign.py --forecast        here: writes forecasts.json, which is committed before a start
-    make gpu PART=campaign GPU_PYTHON=python3           there: runs the parts; ARGS="--parts steps trl" chooses
+    make gpu PART=campaign GPU_PYTHON=python3           there: runs the parts; ARGS="--parts step trl" chooses
     make gpu PART=campaign DRY=1                        on a CPU, at a size of seconds
 
-- start (a): four_sums on the GPU and on the machine's CPU: the same tokens, and metrics within rounding?
-- faults (b): what failed at the first start on a GPU, and `trainer=gpu`, side by side.
-- steps (c): whole steps of `+experiment=qwen2_5_0_5b_gsm8k` (64 x 16 x 512) with random weights and a coin flip for a
-  reward: 0.5B, 1.5B, 7B with adapters. Seconds by phase, tokens a second, MFU, peak, each next to its forecast.
-- trl (d): TRL's GRPOTrainer with vLLM in its process on the same work, where TRL is installed.
-- study (e): SmolLM2 on sums, or the tiny policy where its weights are not there: one run, then several at once.
-- ahead (f): `rollout.steps_ahead` of 0 and 1.
+- start: four_sums on the GPU and on the machine's CPU: the same tokens, and metrics within rounding?
+- faults: what failed at the first start on a GPU, and `trainer=gpu`, side by side.
+- warm: the first two parts may share the card with this one: the next two at a size of seconds, which shows that they
+  start, and leaves compiled code behind.
+- step, step_1_5b, step_7b: whole steps of `+experiment=qwen2_5_0_5b_gsm8k` (64 x 16 x 512; fewer prompts for the larger
+  policies) with random weights and a coin flip for a reward. Seconds by phase, tokens a second, MFU, peak.
+- trl: TRL's GRPOTrainer with vLLM in its process on the work of `step`, where TRL is installed.
+- head, trainer: benchmarks/head.py at 152k words and part d with compiled layers.
+- smollm2: its steps under `trainer=gpu`, compiled and not.
+- study: the cells of `length_penalty` (experiments/length_penalty), several at once; the same command goes on.
+- ahead: `rollout.steps_ahead` of 0 and 1.
 
 Rows go to rows.jsonl in the folder of results, with what was forecast. What fails is a row too, and the next part runs.
 Nothing of experiments/ is read, so that the tree may be sent without it.
@@ -27,7 +31,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-import random_policy
 from measure import installed, machine, versions
 from part import DEVICE, ON_GPU, PACKAGES
 from runs import begin, learned, rows
@@ -42,16 +45,31 @@ from dapo_lit.forecast.plan import step_phases
 
 HERE = Path(__file__).resolve().parent
 FORECASTS = HERE / "forecasts.json"
-CAPS = {"start": 70.0, "faults": 90.0, "steps": 400.0, "trl": 120.0, "study": 70.0, "ahead": 40.0}
-"""Seconds of each part, in the order of worth: 13 of the 15 minutes; the rest is starting and packing."""
+CAPS = {
+    "start": 70.0, "faults": 90.0, "warm": 120.0, "step": 150.0, "trl": 150.0, "step_1_5b": 170.0, "head": 60.0,
+    "trainer": 90.0, "smollm2": 70.0, "study": 300.0, "step_7b": 200.0, "ahead": 40.0,
+}  # fmt: skip
+"""Seconds of each part, in the order of worth; all of them are more than one loan of fifteen minutes."""
 DRY_CAP_S = 300.0
 """A dry run takes a minute; on a busy machine nothing must end before it has been tried."""
 SIZES = {
-    "0.5B": ("budget.steps=2",),
-    "1.5B": ("budget.steps=1",),
-    "7B": ("budget.steps=1", "policy.dtype=bfloat16", "policy.lora={rank: 32, alpha: 32}", "algorithm.num_prompts=16"),
-}
-"""A quarter of a step for 7B: one update, or it would take two minutes."""
+    "0.5B": ("budget.steps=2", "trainer.compile=true"),
+    "1.5B": ("budget.steps=2", "trainer.compile=true", "algorithm.num_prompts=32"),
+    "7B": (
+        "budget.steps=1", "trainer.compile=true", "policy.dtype=bfloat16", "policy.lora={rank: 32, alpha: 32}",
+        "algorithm.num_prompts=16",
+    ),
+}  # fmt: skip
+"""Fewer prompts, so fewer updates, for the larger ones: a step of the rest of the experiment's sizes takes minutes."""
+PROMPTS = {"0.5B": 64, "1.5B": 32, "7B": 16}
+STEP_PARTS = {"step": "0.5B", "step_1_5b": "1.5B", "step_7b": "7B"}
+CACHE_GB = {"0.5B": 5, "1.5B": 11, "7B": 16}
+"""For 256 sequences of full length."""
+SMALL = (
+    "algorithm.num_prompts=4", "algorithm.minibatch_prompts=2", "rollout.vllm.kv_cache_gb=2",
+    "trainer.micro_batch_tokens=8192",
+)  # fmt: skip
+"""A whole step beside other processes: what is compiled is the same."""
 WHOLE_STEP = (
     "+experiment=qwen2_5_0_5b_gsm8k", "reward.function=dapo_lit.rewards.coin_flip.reward", "task.template=plain",
     "algorithm.overlong.hard_punishment=false", "algorithm.techniques.dynamic_sampling=false", "evaluation.every=0",
@@ -62,8 +80,9 @@ PROMPT_TOKENS = 45
 DRY = (
     "rollout=torch", "algorithm.num_prompts=2", "algorithm.samples_per_prompt=4", "algorithm.minibatch_prompts=1",
     "task.max_response_tokens=16", "algorithm.overlong.cache_tokens=4", "trainer.threads=1", "budget.steps=2",
-    "trainer.sharding.dtype=null",
+    "trainer.sharding.dtype=null", "trainer.compile=false",
 )  # fmt: skip
+SMOLLM2 = Path("models/smollm2_135m").absolute()
 SUMS = ("+experiment=four_sums", "evaluation.every=0", "algorithm.num_prompts=6", "algorithm.minibatch_prompts=3")
 
 
@@ -107,6 +126,13 @@ class Campaign:
                 process.wait()
                 codes[name] = None
         return codes
+
+    def keep(self, folder: Path) -> None:
+        """What a run printed and its metrics, in the folder of results."""
+        kept = self.out / "logs" / f"{self.part}_{folder.name}"
+        for file in [*folder.glob("log.txt"), *folder.rglob("metrics.jsonl"), *folder.rglob("run.json")]:
+            kept.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, kept / file.name)
 
     def ended(self, folder: Path, code: int | None) -> str:
         """How a run ended, in a line."""
@@ -172,30 +198,51 @@ def faults(campaign: Campaign, folder: Path) -> None:
         campaign.add(name, found)
 
 
-def steps(campaign: Campaign, folder: Path) -> None:
-    for size, more in ({"tiny": ()} if campaign.tiny else SIZES).items():
-        if time.monotonic() > campaign.ends:
-            campaign.add(size, {"result": "the cap was reached"})
-            continue
-        policy = folder / f"{size}_policy"
-        dtype = "bfloat16" if size == "7B" else "float32"
-        made = subprocess.Popen([sys.executable, HERE / "random_policy.py", str(policy), size, dtype])
-        if campaign.wait({size: made})[size] != 0:
-            campaign.add(size, {"result": "no policy was written before the cap"})
-            continue
-        overrides = [*WHOLE_STEP, *more, f"policy.path={policy / 'policy'}", f"task.path={policy / 'problems.jsonl'}",
-                     f"task.eval_path={policy / 'held_out.jsonl'}"]  # fmt: skip
-        if campaign.tiny:
-            overrides += DRY
-        elif not installed("vllm"):
-            overrides.append("rollout=torch")
-        overrides.append(f"trainer.accelerator={device()}")
-        code = campaign.wait({size: begin(folder / size, *overrides)})[size]
-        found: dict[str, Any] = {"result": campaign.ended(folder / size, code)}
-        if list((folder / size).rglob("metrics.jsonl")):  # some steps may be there even if it was ended
-            found |= of_step(rows(folder / size)[-1], size)
-        campaign.add(size, found)
-        shutil.rmtree(policy)  # 7B are 15 GB
+def step(campaign: Campaign, folder: Path) -> None:
+    size = STEP_PARTS[campaign.part]
+    policy = written(campaign, folder, size)
+    code = campaign.wait({size: begin_step(campaign, folder / "run", size, policy, *SIZES[size])})[size]
+    found: dict[str, Any] = {"result": campaign.ended(folder / "run", code)}
+    if list((folder / "run").rglob("metrics.jsonl")):  # some steps may be there even if it was ended
+        for row in rows(folder / "run")[1:]:
+            campaign.add(f"{size}, step {row['step']}", of_step(row, size))
+    campaign.keep(folder / "run")
+    campaign.add(size, found)
+
+
+def warm(campaign: Campaign, folder: Path) -> None:
+    size = "0.5B"
+    policy = written(campaign, folder, size)
+    began = {size: begin_step(campaign, folder / size, size, policy, *SIZES[size], *SMALL)}
+    if installed("trl") and (campaign.tiny or installed("vllm")):
+        began["TRL"] = begin_trl(policy, folder / "TRL", "--tiny" if campaign.tiny else "--small")
+    for name, code in campaign.wait(began).items():
+        campaign.add(name, {"result": campaign.ended(folder / name, code)})
+        campaign.keep(folder / name)
+
+
+def written(campaign: Campaign, folder: Path, size: str) -> Path:
+    """A policy with random weights and problems, in a folder."""
+    dtype = "bfloat16" if size == "7B" else "float32"
+    policy = folder / "policy"
+    command = [sys.executable, str(HERE / "random_policy.py"), str(policy), "tiny" if campaign.tiny else size, dtype]
+    if campaign.wait({size: subprocess.Popen(command)})[size] != 0:
+        raise RuntimeError("no policy was written before the cap")
+    return policy
+
+
+def begin_step(campaign: Campaign, folder: Path, size: str, policy: Path, *more: str) -> "subprocess.Popen[bytes]":
+    """In the sizes that `auto` finds for a whole H100, which is the forecast: to find them again takes a minute."""
+    part = next(part for part, of in STEP_PARTS.items() if of == size)
+    fit = campaign.forecasts[part][f"{size}, step 2"]
+    sizes = (f"trainer.micro_batch_tokens={fit['micro_batch_tokens']}", f"rollout.vllm.kv_cache_gb={CACHE_GB[size]}",
+             f"trainer.activation_checkpointing={fit['recomputation']}")  # fmt: skip
+    overrides = [*WHOLE_STEP, f"policy.path={policy / 'policy'}", f"task.path={policy / 'problems.jsonl'}",
+                 f"task.eval_path={policy / 'held_out.jsonl'}"]  # fmt: skip
+    if not campaign.tiny and not installed("vllm"):
+        overrides.append("rollout=torch")
+    overrides += [*sizes, *more, *(DRY if campaign.tiny else ())]
+    return begin(folder, *overrides, f"trainer.accelerator={device()}")
 
 
 def of_step(row: dict[str, Any], size: str) -> dict[str, Any]:
@@ -207,18 +254,14 @@ def of_step(row: dict[str, Any], size: str) -> dict[str, Any]:
         for key in ("time/generate_s", "time/score_s", "time/train_s", "time/sync_s")
     }
     found |= {"tokens_per_s": row["perf/tokens_per_s"], "peak_gb": row["memory/peak_gb"]}
-    if size in SIZES and row["time/train_s"]:
+    if ON_GPU and row["time/train_s"]:
         found["mfu"] = useful(size) / row["time/train_s"] / (GPUS["h100"].tflops * 1e12)
     return found
 
 
-def prompts(size: str) -> int:
-    return 16 if size == "7B" else 64
-
-
 def useful(size: str) -> float:
     """Operations of a step's updates, without recomputation; for adapters as if all weights were trained."""
-    sequences, length = prompts(size) * 16, PROMPT_TOKENS + 512
+    sequences, length = PROMPTS[size] * 16, PROMPT_TOKENS + 512
     work = Tokens(sequences * length, sequences * length**2, sequences * 512)
     cost = Shape.of(qwen2_5(size)).training(work, recomputes=0.0)
     return cost.products + cost.attention
@@ -228,51 +271,89 @@ def trl(campaign: Campaign, folder: Path) -> None:
     if not installed("trl") or (ON_GPU and not installed("vllm")):
         campaign.add("0.5B", {"result": "TRL or vLLM is not installed"})
         return
-    size = "tiny" if campaign.tiny else "0.5B"
-    random_policy.write(folder / "policy", size, "float32")
-    command = [
-        sys.executable,
-        str(HERE / "trl_step.py"),
-        str(folder / "policy"),
-        *(["--tiny"] if campaign.tiny else []),
-    ]
-    with (folder / "log.txt").open("wb") as log:
-        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
-        code = campaign.wait({"trl": process})["trl"]
-    found: dict[str, Any] = {"result": campaign.ended(folder, code)}
-    if (result := folder / "trl.json").is_file():
+    process = begin_trl(written(campaign, folder, "0.5B"), folder / "TRL", *(["--tiny"] if campaign.tiny else []))
+    code = campaign.wait({"trl": process})["trl"]
+    found: dict[str, Any] = {"result": campaign.ended(folder / "TRL", code)}
+    if (result := folder / "TRL" / "trl.json").is_file():
         found |= json.loads(result.read_text(encoding="utf-8"))
+    campaign.keep(folder / "TRL")
     campaign.add("0.5B", found)
 
 
+def begin_trl(policy: Path, folder: Path, *options: str) -> "subprocess.Popen[bytes]":
+    folder.mkdir()
+    command = [sys.executable, str(HERE / "trl_step.py"), str(policy), *options]
+    with (folder / "log.txt").open("wb") as log:
+        return subprocess.Popen(command, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
+
+
+def script(campaign: Campaign, folder: Path, file: Path, *options: str) -> None:
+    """A benchmark of its own, whose JSON goes to the results."""
+    tiny = ["--tiny", "--repeats", "2"] if campaign.tiny else []
+    with (folder / "log.txt").open("wb") as log:
+        command = [sys.executable, str(file), *options, *tiny, "--out", str(campaign.out)]
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        code = campaign.wait({"script": process})["script"]
+    text = (folder / "log.txt").read_text(encoding="utf-8")
+    print(text[-4000:], flush=True)
+    campaign.keep(folder)
+    campaign.add(file.stem, {"result": campaign.ended(folder, code)})
+
+
+def head(campaign: Campaign, folder: Path) -> None:
+    sizes = ("--vocabulary", "151936", "--hidden", "3584", "--tokens", "8192", "--device", DEVICE)
+    script(
+        campaign, folder, HERE.parent / "head.py", *sizes, "--no-errors", "--dtype", "bfloat16" if ON_GPU else "float32"
+    )
+
+
+def trainer(campaign: Campaign, folder: Path) -> None:
+    script(campaign, folder, HERE / "d_trainer.py", "--compiled", "--cases", "0", "2", "4")
+
+
+def smollm2(campaign: Campaign, folder: Path) -> None:
+    base = ("+experiment=smollm2_arithmetic", "trainer=gpu", f"policy.path={SMOLLM2}", "budget.steps=8")
+    if campaign.tiny or not (SMOLLM2 / "config.json").is_file():
+        base = (*SUMS, "budget.steps=2")
+    for name, more in {"eager": (), "compiled": ("trainer.compile=true",)}.items():
+        overrides = (*base, *more, "evaluation.every=0", f"trainer.accelerator={device()}")
+        code = campaign.wait({name: begin(folder / name, *overrides)})[name]
+        found: dict[str, Any] = {"result": campaign.ended(folder / name, code)}
+        if list((folder / name).rglob("metrics.jsonl")) and len(of := rows(folder / name)) > 2:
+            found |= {"s_a_step": (of[-1]["wall_s"] - of[2]["wall_s"]) / (len(of) - 3) if len(of) > 3 else None}
+            found |= {"peak_gb": [row["memory/peak_gb"] for row in of[1:]]}
+            found |= {key: of[-1][f"time/{key}"] for key in ("generate_s", "train_s", "sync_s")}
+        campaign.keep(folder / name)
+        campaign.add(name, found)
+
+
 def study(campaign: Campaign, folder: Path) -> None:
-    model = Path("models/smollm2_135m").absolute()
-    base: tuple[str, ...] = ("+experiment=dapo", "evaluation.every=0", "budget.steps=12")
-    if campaign.tiny:
-        base = (*SUMS, "budget.steps=1")
-    elif (model / "config.json").is_file():
-        base = (
-            "+experiment=smollm2_arithmetic",
-            "trainer=gpu",
-            f"policy.path={model}",
-            "evaluation.every=0",
-            "budget.steps=12",
-        )
-    for at_once in (2,) if campaign.tiny else (1, 4):
-        began = {
-            f"{at_once}_{seed}": begin(
-                folder / f"{at_once}_{seed}", *base, f"trainer.accelerator={device()}", f"seed={seed}"
-            )
-            for seed in range(at_once)
-        }
-        codes = campaign.wait(began)
-        done = [rows(folder / name) for name in codes if list((folder / name).rglob("metrics.jsonl"))]
-        paces = [(of[-1]["wall_s"] - of[1]["wall_s"]) / max(len(of) - 2, 1) for of in done if len(of) > 2]
-        worst = [campaign.ended(folder / name, code) for name, code in codes.items() if code != 0]
-        found: dict[str, Any] = {"result": worst[0] if worst else "works"}
-        if paces:
-            found |= {"s_a_step": sum(paces) / len(paces), "steps_per_s": sum(1 / pace for pace in paces)}
-        campaign.add(f"{at_once} at once", found)
+    """Goes on where an earlier call with the same --out was ended."""
+    if campaign.tiny or not (SMOLLM2 / "config.json").is_file():
+        overrides = [*SUMS, "budget.steps=1", "+study=factorial", "study.arm=dapo,dapo-clip_higher", "seed=0"]
+        overrides += ["study.pilot=true", "study.underpowered=true"]
+    else:
+        overrides = ["+experiment=smollm2_arithmetic", "+study=length_penalty", f"policy.path={SMOLLM2}"]
+        overrides += ["trainer.micro_batch_tokens=4096"]
+    at_once = 2 if campaign.tiny else 8
+    # The parent tries nothing out on the card: a process that has used it cannot be forked.
+    overrides += [f"study.workers={at_once}", "preflight=false", "resume=auto", "trainer.checkpoint_every=12"]
+    place = campaign.out.absolute() / "runs"
+    process = begin(folder, "-m", *overrides, f"runs_dir={place}", f"trainer.accelerator={device()}")
+    stopped = False
+    while process.poll() is None:
+        time.sleep(1.0)
+        for done in place.rglob("DONE.json"):
+            for checkpoint in done.parent.glob("checkpoints/*"):
+                checkpoint.unlink(missing_ok=True)  # 1.6 GB each
+        if time.monotonic() > campaign.ends and not stopped:
+            process.terminate()  # the cells save themselves
+            stopped = True
+    log = (folder / "log.txt").read_text(encoding="utf-8")
+    print(log[-3000:], flush=True)
+    campaign.keep(folder)
+    done = {"cells": log.count(": done in"), "stopped": stopped}
+    campaign.add(f"{at_once} at once", {"result": campaign.ended(folder, process.returncode), **done})
 
 
 def ahead(campaign: Campaign, folder: Path) -> None:
@@ -293,7 +374,10 @@ def ahead(campaign: Campaign, folder: Path) -> None:
         campaign.add(f"steps_ahead={number}", found)
 
 
-PARTS = {"start": start, "faults": faults, "steps": steps, "trl": trl, "study": study, "ahead": ahead}
+PARTS: dict[str, Callable[[Campaign, Path], None]] = {
+    "start": start, "faults": faults, "warm": warm, "step": step, "trl": trl, "step_1_5b": step, "head": head,
+    "trainer": trainer, "smollm2": smollm2, "study": study, "step_7b": step, "ahead": ahead,
+}  # fmt: skip
 
 
 def device() -> str:
@@ -312,8 +396,8 @@ def forecasts() -> dict[str, Any]:
     return {
         "start": {"equality": {"same_tokens": True, "equal_frac": 0.86, "largest_difference": 5e-6}},
         "faults": {name: {"result": "works"} for name in again},
-        "steps": {size: forecast_step(size, more) for size, more in SIZES.items()},
-        "study": {"1 at once": {"s_a_step": 1.0}},
+        **{part: {f"{size}, step 2": forecast_step(size, SIZES[size])} for part, size in STEP_PARTS.items()},
+        "smollm2": {"eager": {"s_a_step": 0.9}, "compiled": {"s_a_step": 0.7}},
     }
 
 
@@ -335,7 +419,7 @@ def forecast_step(size: str, more: tuple[str, ...]) -> dict[str, Any]:
         "score_s": round(found.get("old log-probs", 0.0), 2),
         "train_s": round(found["updates"], 2),
         "sync_s": round(found["weight sync"], 3),
-        "tokens_per_s": round(prompts(size) * 16 * (PROMPT_TOKENS + 512) / total),
+        "tokens_per_s": round(PROMPTS[size] * 16 * (PROMPT_TOKENS + 512) / total),
         "peak_gb": round(memory.peak * 2**30 / 1e9, 1),
         "mfu": round(useful(size) / found["updates"] / (GPUS["h100"].tflops * 1e12), 3),
         "micro_batch_tokens": config.trainer.tokens_at_once,
@@ -353,6 +437,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="a size of seconds, on a CPU")
     parser.add_argument("--repeats", type=int, help="of no effect here: `make gpu` gives it to every part")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--cap_s", type=float, help="of each part instead of its own")
     parser.add_argument("--out", type=Path, help="folder of results; default benchmarks/results/gpu/DATE_campaign")
     parser.add_argument("--forecast", action="store_true", help="write forecasts.json and run nothing")
     args = parser.parse_args()
@@ -363,9 +448,11 @@ def main() -> None:
     if args.tiny and args.out is None:
         place = Path(tempfile.mkdtemp())
     campaign = Campaign(args.out or place, args.tiny, json.loads(FORECASTS.read_text(encoding="utf-8")))
+    # The larger policies run the same lines as the first.
+    skipped = {"step_1_5b", "step_7b"} if args.tiny else set[str]()
     for name, cap_s in CAPS.items():
-        if name in args.parts:
-            campaign.run(name, PARTS[name], DRY_CAP_S if args.tiny else cap_s)
+        if name in args.parts and name not in skipped:
+            campaign.run(name, PARTS[name], DRY_CAP_S if args.tiny else args.cap_s or cap_s)
     if args.tiny and args.out is None:
         found = [json.loads(line) for line in (place / "rows.jsonl").open(encoding="utf-8")]
         shutil.rmtree(place)

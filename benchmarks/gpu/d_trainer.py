@@ -70,7 +70,7 @@ def measure_case(policy: str, tokens: int, recomputed: str, peak: float, args: a
     compute = torch.bfloat16 if ON_GPU else torch.float32
     with torch.device(DEVICE):
         model = AutoModelForCausalLM.from_config(shape, dtype=compute).eval()
-    wrap_layers(model, recomputes=config.trainer.activation_checkpointing == "full")
+    wrap_layers(model, recomputes=config.trainer.activation_checkpointing == "full", compiles=args.compiled)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, **update_kernel({DEVICE}))
     lengths = lengths_of(tokens)
     ids = torch.randint(0, shape.vocab_size, (tokens,), device=DEVICE)
@@ -78,7 +78,7 @@ def measure_case(policy: str, tokens: int, recomputed: str, peak: float, args: a
 
     def step() -> None:
         hidden = packed_hidden(model, ids, packed)[rows]
-        loss, _ = head_loss(hidden, Head.of(model), ids[rows + 1], lambda new, _: -new / tokens)
+        loss, _ = head_loss(hidden, Head.of(model), ids[rows + 1], lambda new, _: -new / tokens, compiles=args.compiled)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -97,17 +97,18 @@ def measure_case(policy: str, tokens: int, recomputed: str, peak: float, args: a
 
 def main() -> None:
     parser = options(__doc__)
+    parser.add_argument("--compiled", action="store_true", help="layers and the head's arithmetic")
     parser.add_argument("--cases", type=int, nargs="+", default=list(range(len(CASES))))
     args = parser.parse_args()
     cases = [("0.5B", 512, "none"), ("0.5B", 512, "full")] if args.tiny else list(CASES)
     header = ["shape", "ms a step", "tokens/s", "useful MFU", "peak GB", "planned GB"]
-    report = Report("d_trainer", args, header)
+    report = Report("d_trainer_compiled" if args.compiled else "d_trainer", args, header)
     peak = product_rate(256 if args.tiny else 8192, torch.bfloat16 if ON_GPU else torch.float32)
     report.add("product_rate", peak)
     for index, (policy, tokens, recomputed) in enumerate(cases):
         if index not in args.cases or not time_left(args):
             continue
-        name = f"{policy}, {tokens:,} tokens, checkpointing {recomputed}"
+        name = f"{policy}, {tokens:,} tokens, checkpointing {recomputed}{', compiled' if args.compiled else ''}"
         try:
             of = measure_case(policy, tokens, recomputed, peak, args)
         except torch.OutOfMemoryError as error:

@@ -1,8 +1,9 @@
-"""Steps of TRL's GRPOTrainer with vLLM in its process, for part d of campaign.py: python trl_step.py FOLDER [--tiny].
+"""Steps of TRL's GRPOTrainer with vLLM in its process, for campaign.py: python trl_step.py FOLDER [--tiny | --small].
 
 FOLDER is one of random_policy.py. The same sizes as the whole step there: 64 prompts x 16 completions of 512 tokens,
-4 updates, DAPO's loss with both bounds, no KL term, a coin flip for a reward. Writes trl.json after each step, so that
-a run that is ended leaves what it had. Settings that GRPOConfig of the installed version does not know end it at once.
+4 updates, DAPO's loss with both bounds, no KL term, a coin flip for a reward; --small has four prompts, to see that it
+starts. Writes trl.json after each step, so that a run that is ended leaves what it had. Settings that GRPOConfig of the
+installed version does not know end it at once.
 Written for TRL 1.16; it has not run on a GPU.
 """
 
@@ -20,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 PROMPTS, SAMPLES, UPDATES, LIMIT = 64, 16, 4, 512
-STEPS = 3
+STEPS = 2
 
 
 def coin(prompts: list[str], completion_ids: list[list[int]], **_: Any) -> list[float]:
@@ -29,8 +30,10 @@ def coin(prompts: list[str], completion_ids: list[list[int]], **_: Any) -> list[
 
 
 def main() -> None:
-    folder, tiny = Path(sys.argv[1]), "--tiny" in sys.argv
+    folder, tiny, small = Path(sys.argv[1]), "--tiny" in sys.argv, "--small" in sys.argv
     prompts, samples, updates, limit = (2, 4, 1, 16) if tiny else (PROMPTS, SAMPLES, UPDATES, LIMIT)
+    if small:
+        prompts, updates = 4, 1
     lines = (folder / "problems.jsonl").open(encoding="utf-8")
     ends: list[float] = []
 
@@ -46,7 +49,7 @@ def main() -> None:
             found = {"s_a_step": min(b - a for a, b in itertools.pairwise(ends)), "steps": len(ends) - 1}
             Path("trl.json").write_text(json.dumps(found | {"peak_gb": peak}), encoding="utf-8")
 
-    on_gpu, parts = torch.cuda.is_available(), 1 if tiny else 16  # parts of a mini-batch that fit at once
+    on_gpu, parts = torch.cuda.is_available(), 1 if tiny else 4 if small else 16  # of a mini-batch, that fit at once
     settings = GRPOConfig(
         output_dir="trl", loss_type="dapo", epsilon=0.2, epsilon_high=0.28, beta=0.0, num_generations=samples,
         generation_batch_size=prompts * samples, per_device_train_batch_size=prompts * samples // updates // parts,
