@@ -211,12 +211,13 @@ def step(campaign: Campaign, folder: Path) -> None:
 
 
 def warm(campaign: Campaign, folder: Path) -> None:
-    size = "0.5B"
-    policy = written(campaign, folder, size)
-    began = {size: begin_step(campaign, folder / size, size, policy, *SIZES[size], *SMALL)}
+    policy = written(campaign, folder, "0.5B")
+    # One after the other: beside a study, the card's memory is not enough for both.
+    begins = {"0.5B": lambda: begin_step(campaign, folder / "0.5B", "0.5B", policy, *SIZES["0.5B"], *SMALL)}
     if installed("trl") and (campaign.tiny or installed("vllm")):
-        began["TRL"] = begin_trl(policy, folder / "TRL", "--tiny" if campaign.tiny else "--small")
-    for name, code in campaign.wait(began).items():
+        begins["TRL"] = lambda: begin_trl(policy, folder / "TRL", "--tiny" if campaign.tiny else "--small")
+    for name, starts in begins.items():
+        code = campaign.wait({name: starts()})[name]
         campaign.add(name, {"result": campaign.ended(folder / name, code)})
         campaign.keep(folder / name)
 
@@ -335,7 +336,7 @@ def study(campaign: Campaign, folder: Path) -> None:
     else:
         overrides = ["+experiment=smollm2_arithmetic", "+study=length_penalty", f"policy.path={SMOLLM2}"]
         overrides += ["trainer.micro_batch_tokens=4096"]
-    at_once = 2 if campaign.tiny else 8
+    at_once = 2 if campaign.tiny else 6
     # The parent tries nothing out on the card: a process that has used it cannot be forked.
     overrides += [f"study.workers={at_once}", "preflight=false", "resume=auto", "trainer.checkpoint_every=12"]
     place = campaign.out.absolute() / "runs"

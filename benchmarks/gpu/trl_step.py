@@ -49,14 +49,14 @@ def main() -> None:
             found = {"s_a_step": min(b - a for a, b in itertools.pairwise(ends)), "steps": len(ends) - 1}
             Path("trl.json").write_text(json.dumps(found | {"peak_gb": peak}), encoding="utf-8")
 
-    on_gpu, parts = torch.cuda.is_available(), 1 if tiny else 4 if small else 16  # of a mini-batch, that fit at once
+    on_gpu, parts = torch.cuda.is_available(), 1 if tiny else 16  # of a mini-batch, that fit at once
     settings = GRPOConfig(
         output_dir="trl", loss_type="dapo", epsilon=0.2, epsilon_high=0.28, beta=0.0, num_generations=samples,
         generation_batch_size=prompts * samples, per_device_train_batch_size=prompts * samples // updates // parts,
         gradient_accumulation_steps=parts, max_completion_length=limit, learning_rate=1e-6,
         lr_scheduler_type="constant", bf16=on_gpu, use_cpu=not on_gpu, gradient_checkpointing=False,
         use_vllm=on_gpu, max_steps=STEPS * updates, save_strategy="no", report_to="none", disable_tqdm=True,
-        **({"vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.3} if on_gpu else {}),
+        **({"vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.15 if small else 0.3} if on_gpu else {}),
     )  # fmt: skip
     trainer = GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(folder / "policy", dtype=torch.float32),
