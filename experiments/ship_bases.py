@@ -2,10 +2,10 @@
 
     python experiments/ship_bases.py
 
-They are the one that `make train` starts from and the six of the README's second command, so that both start training
-at once, from the same weights on every machine. A recipe does not decide the weights: on another kind of processor
-pre-training adds up in another order, and this script makes other base policies. Then every number that a page quotes
-of these two commands is to be made again. Six minutes of processor time.
+They are those of `make train` and of the README's second command, so that both start training at once, from the same
+weights on every machine. A recipe does not decide the weights: on another kind of processor pre-training adds up in
+another order. So one that is shipped already stays as it is, and what no command starts from is removed. A minute of
+processor time each.
 """
 
 import os
@@ -17,12 +17,12 @@ import torch
 from dapo_lit.build.base_policy import SHIPPED, base_spec, weights_of
 from dapo_lit.cli.command import compose
 from dapo_lit.policy.base import prepare_base
-from dapo_lit.runs.files.manifest import MANIFEST, write_manifest
+from dapo_lit.runs.files.manifest import MANIFEST, read_manifest, write_manifest
 from dapo_lit.runs.run_folder import git
 
 COMMANDS = [
     ["+experiment=dapo", "+regime=joint"],
-    *(["+experiment=ablate_clip_higher", f"seed={seed}"] for seed in range(6)),
+    *(["+experiment=add_soft_punishment", f"seed={seed}"] for seed in range(8)),
 ]
 """Command lines of dapo_lit.train whose base policies are shipped."""
 
@@ -38,15 +38,23 @@ def processor() -> str:
 def main() -> None:
     cache = Path(os.environ.get("DAPO_LIT_CACHE", "build/base_policies"))
     made = {"processor": processor(), "torch": torch.__version__, "commit": git("rev-parse", "HEAD")}
-    bases = {}
+    shipped, bases = (read_manifest(SHIPPED) or {}).get("bases", {}), {}
     for command in COMMANDS:
         config = compose(*command)
         spec = base_spec(config.policy, config.task)
+        name = spec.folder_name()
+        if name in bases:  # both commands start from it
+            continue
+        if name in shipped:
+            bases[name] = shipped[name]
+            continue
         folder = prepare_base(spec, cache)
-        shutil.rmtree(SHIPPED / folder.name, ignore_errors=True)
-        shutil.copytree(folder, SHIPPED / folder.name)
-        name = {"task": config.task.label, "base_seed": config.task.base_seed, "command": " ".join(command)}
-        bases[folder.name] = {"weights": weights_of(folder), **name, **made}
+        shutil.rmtree(SHIPPED / name, ignore_errors=True)
+        shutil.copytree(folder, SHIPPED / name)
+        named = {"task": config.task.label, "base_seed": config.task.base_seed, "command": " ".join(command)}
+        bases[name] = {"weights": weights_of(folder), **named, **made}
+    for name in shipped.keys() - bases.keys():
+        shutil.rmtree(SHIPPED / name)
     (SHIPPED / MANIFEST).unlink(missing_ok=True)
     write_manifest(SHIPPED, {"bases": bases})
 

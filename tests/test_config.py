@@ -27,6 +27,7 @@ DIFFERS = {
     "ablate_dynamic_sampling": {*STUDY, T + "dynamic_sampling"},
     "ablate_token_level_loss": {*STUDY, T + "token_level_loss"},
     "ablate_overlong_shaping": {*STUDY, T + "soft_overlong_punishment"},
+    "add_soft_punishment": {*STUDY - {"evaluation.every"}, *(T + one for one in ("clip_higher", "dynamic_sampling", "token_level_loss"))},
 }
 """The keys in which an experiment may differ from the default run."""
 ANOTHER_TASK = {
@@ -56,7 +57,8 @@ def test_every_experiment_composes_and_differs_from_the_default_run_in_its_decla
     regime = [f"+regime={config.regime.name}"] if config.regime else []
     mine, reference = (flatten(c.model_dump()) for c in (config, compose(*regime, small=False)))
     differing = {key for key in mine if not key.startswith("study.") and mine[key] != reference[key]}
-    assert differing == DIFFERS[name] - ({"budget.steps"} if regime else set())  # a regime has its horizon
+    in_regime = config.regime is not None and config.budget.steps == config.regime.steps  # whose horizon it has
+    assert differing == DIFFERS[name] - ({"budget.steps"} if in_regime else set())
 
 
 @pytest.mark.parametrize("name", [e for e in EXPERIMENTS if e.startswith("ablate_")])
