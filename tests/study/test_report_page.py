@@ -239,6 +239,35 @@ def test_a_runs_page_has_a_button_for_each_technique_once_the_page_of_a_step_was
     assert browser.evaluate("location.hash.slice(1)") in REGISTER
 
 
+def test_a_report_links_the_playable_pages_of_its_runs_and_names_the_command_for_a_state_without_one(
+    browser: Browser, tmp_path: Path
+) -> None:
+    """The name of an arm is quoted in the address, and the link opens that run's page with the switch named."""
+    arms = [Arm(DAPO | {"overlong_filtering"}), Arm(DAPO)]
+    runs = [write_run(tmp_path, arm, seed, study="linked", steps=6, every=3) for arm in arms for seed in range(2)]
+    page = tmp_path / "linked" / "report" / "report.html"
+    assert report([str(tmp_path / "linked")]) == 0
+    assert "Steps to play with" not in page.read_text()
+    for run in runs[:2]:
+        (run / "replay").mkdir(exist_ok=True)
+        (run / "replay" / "step_000004.ckpt").touch()
+    (runs[0] / "replay" / "step_000004.html").write_text("<!doctype html><html data-ready=1><title>played</title>")
+    assert report([str(tmp_path / "linked")]) == 0
+    browser.open(page)
+    buttons = "[...document.querySelectorAll('a.button')].map((a) => a.getAttribute('href'))"
+    address = "../dapo%2Boverlong_filtering/seed_0/replay/step_000004.html"
+    assert browser.evaluate(buttons) == [f"{address}#{switch}" for switch in REGISTER]
+    commands = browser.evaluate("[...document.querySelectorAll('pre code')].map((one) => one.textContent).join()")
+    assert "seed_1 step=4 --html" in commands
+    assert "seed_0 step=4 --html" not in commands
+    browser.evaluate("document.querySelector('a.button').click()")
+    for _ in range(200):
+        if browser.evaluate("document.title") == "played":
+            break
+        time.sleep(0.02)
+    assert browser.evaluate("location.hash.slice(1)") in REGISTER
+
+
 def test_the_page_of_a_run_fills_while_it_goes_on(browser: Browser, tmp_path: Path) -> None:
     run = write_run(tmp_path, ARMS[0], 0, study="live", steps=12, every=3, status="running")
     lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)

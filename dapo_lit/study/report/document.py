@@ -12,6 +12,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from dapo_lit.study.figures.style import Drawing
+from dapo_lit.techniques import REGISTER
 
 WIDEST = 118
 """Columns of text in a wider terminal."""
@@ -29,10 +30,15 @@ class Table:
 
 @dataclass(frozen=True)
 class Buttons:
-    """Links to pages next to this one, shown as buttons; addresses are the caller's own text, never data of a run."""
+    """Links to pages near this one, shown as buttons; addresses are relative, with names of a run in them quoted."""
 
     links: Sequence[tuple[str, str]]
     """(label, relative address)."""
+
+
+def switch_buttons(address: str) -> Buttons:
+    """A button for each technique, which opens the page of a recorded step with that switch in its other position."""
+    return Buttons([(technique.label, f"{address}#{technique.switch}") for technique in REGISTER.values()])
 
 
 Part = str | Table | Drawing | Buttons

@@ -2,11 +2,15 @@
 
 import json
 import math
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+from dapo_lit.command_text import command
+from dapo_lit.runs.files.layout import kept_states, playable_page
 from dapo_lit.study.compare.calibration import CALIBRATE, Difference, calibrate
 from dapo_lit.study.compare.effects import registered_effects
 from dapo_lit.study.compare.statistics import pairs_needed, t_interval
@@ -18,7 +22,7 @@ from dapo_lit.study.read.health import findings, learned
 from dapo_lit.study.read.outcomes import amount, outcome, primary_metric, unit, with_interval
 from dapo_lit.study.read.registration import Plan, doubts, read_plan
 from dapo_lit.study.read.runs import Runs, StudyError, load, study_folder
-from dapo_lit.study.report.document import Document, Part, Table, bullets, in_terminal, is_empty
+from dapo_lit.study.report.document import Document, Part, Table, bullets, in_terminal, is_empty, switch_buttons
 from dapo_lit.study.report.explore import exploration
 from dapo_lit.study.report.fork_page import close_fork
 from dapo_lit.study.report.html import write_html
@@ -31,7 +35,7 @@ OF_SEEDS = ("seeds", "bases", "differences")
 
 
 def make_report(
-    folders: Sequence[Path], out: Path, command: str, metric: str | None = None, notes: Sequence[str] = ()
+    folders: Sequence[Path], out: Path, typed: str, metric: str | None = None, notes: Sequence[str] = ()
 ) -> tuple[Results, list[str]]:
     """Reads a study, writes its report into `out`, and returns the results and the first page as lines of text.
 
@@ -42,7 +46,7 @@ def make_report(
     plan, edits = read_plan(home)
     results = replace(analyse(runs, plan, tuple(edits), metric), calibration=read_calibration(runs, home))
     lead = page_one(results)
-    document = build(results, lead, command, [*notes, *doubts(home, runs.runs)])
+    document = build(results, lead, typed, out, [*notes, *doubts(home, runs.runs)])
     (out / "figures").mkdir(parents=True, exist_ok=True)
     tables = {}
     for part in document.parts:
@@ -56,16 +60,16 @@ def make_report(
     return results, in_terminal(lead[1:])
 
 
-def build(results: Results, lead: Sequence[Part], command: str, notes: Sequence[str] = ()) -> Document:
-    """The report's parts in their order; `lead` is its first page."""
+def build(results: Results, lead: Sequence[Part], typed: str, out: Path, notes: Sequence[str] = ()) -> Document:
+    """The report's parts in their order; `lead` is its first page, `out` the folder that the page is for."""
     usable = results.runs.usable
     first = f"{summary(results)}\n\n" if results.effects else ""
     first += (
         f"Primary metric `{results.metric}`, {_budget_text(usable, results.plan)}, {seeds_text(usable, usable.arms)}. "
         f"Arms are compared on the mean of a run's last checkpoints, paired by seed.{missing_text(results.missing)}"
     )
-    parts = [first, bullets(notes), *lead, *arms_section(results), *runs_section(results)]
-    kept = [part for part in [*parts, f"This report: `{command}`"] if not is_empty(part)]
+    parts = [first, bullets(notes), *lead, *arms_section(results), *runs_section(results), *steps_section(usable, out)]
+    kept = [part for part in [*parts, f"This report: `{typed}`"] if not is_empty(part)]
     title = f"Study {results.runs.studies[0]}: {len(usable)} runs of {len(usable.arms)} arms"
     found = [effect.contrast for effect in results.comparisons]
     return Document(title, kept, exploration(usable, results.metric, found, results.family))
@@ -145,6 +149,32 @@ def runs_section(results: Results) -> list[Part]:
     return ["## 3. Registration and runs", *([bullets(lines)] if lines else []), health]
 
 
+STEPS = 6
+"""Recorded steps that a report names."""
+
+
+def steps_section(runs: Runs, out: Path) -> list[Part]:
+    """Section 4: the recorded steps of the runs as pages to play with, or the commands that make them; [] without any.
+
+    Packed cells have no folder of their own, and no states.
+    """
+    kept = [(run, step) for run in runs for step in kept_states(run.folder)][:STEPS]
+    if not kept:
+        return []
+    parts: list[Part] = ["## 4. Steps to play with"]
+    for run, step in kept:
+        page = playable_page(run.folder, step)
+        if page.is_file():
+            # Names of folders are data of a run: quoted, and never the start of an address.
+            address = quote(Path(os.path.relpath(page, out)).as_posix())
+            parts += [f"{run.name}, step {step}, under the other position of", switch_buttons(address)]
+    if missing := [(run, step) for run, step in kept if not playable_page(run.folder, step).is_file()]:
+        made = [command("replay", str(run.folder), f"step={step}", "--html") for run, step in missing]
+        text = "A page of a recorded step, five switches and every token, is made by"
+        parts.append("\n".join([text, "", "```", *made, "```"]))
+    return parts
+
+
 def as_json(results: Results) -> dict[str, Any]:
     """Content of report.json besides the tables (schemas/report.json): numbers in full, by seed and by base policy."""
     usable = results.runs.usable
@@ -221,14 +251,14 @@ def difference_text(row: Difference) -> str:
     return text + (f", d = {row['d']:.1f}" if row["d"] is not None else "") + f", n = {row['n']}"
 
 
-def close(study: str, folders: Sequence[Path], command: str) -> str:
+def close(study: str, folders: Sequence[Path], typed: str) -> str:
     """Writes a report or a calibration into the first folder; returns its findings as text."""
     if study == CALIBRATE:
         return close_calibration(folders)
     if study == "fork":
         return close_fork(folders[0])
     out = folders[0] / "report"
-    results, found = make_report(folders, out, command)
+    results, found = make_report(folders, out, typed)
     if not any(learned(run) for run in results.runs.usable):
         raise StudyError(
             f"nothing was learned in any of the {len(results.runs.usable)} runs, no update had a gradient: every group "

@@ -8,10 +8,9 @@ from dapo_lit.command_text import command, setting
 from dapo_lit.runs.files.layout import kept_states, playable_page
 from dapo_lit.study.read.outcomes import amount, in_words, unit
 from dapo_lit.study.read.runs import Run, Runs, read_run
-from dapo_lit.study.report.document import Buttons, Document, Part, Table
+from dapo_lit.study.report.document import Document, Part, Table, switch_buttons
 from dapo_lit.study.report.explore import exploration
 from dapo_lit.study.report.html import write_html
-from dapo_lit.techniques import REGISTER
 
 OWN = ("study_name=", "seed=", "resume=", "replay.record=", "runs_dir=", "logger.")
 """Overrides of a run that a study of it does not take over."""
@@ -43,7 +42,7 @@ def _playable(folder: Path) -> Iterator[Part]:
         if playable_page(folder, step).is_file():
             yield f"Step {step} to play with, under the other position of"
             address = playable_page(Path(), step).as_posix()
-            yield Buttons([(record.label, f"{address}#{record.switch}") for record in REGISTER.values()])
+            yield switch_buttons(address)
 
 
 def _commands(run: Run) -> str:
