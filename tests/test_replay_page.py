@@ -15,7 +15,7 @@ from recorded_step import REPLAYS, settings
 from dapo_lit.config import Config
 from dapo_lit.objective.tokens import Bounds, clipped_tokens
 from dapo_lit.replay import changed
-from dapo_lit.replays.page import _filled
+from dapo_lit.replays.page import filled
 from dapo_lit.replays.recorded_step import Recording, open_recording, replay
 from dapo_lit.replays.tables import token_table
 from dapo_lit.techniques import REGISTER
@@ -155,6 +155,58 @@ def test_an_address_with_a_technique_opens_the_step_with_its_switch_in_the_other
     assert set(browser.evaluate(on)) == {name for name, was in recorded.items() if was}
 
 
+def test_the_address_holds_what_was_changed_and_a_link_opens_it(recording, page, browser):
+    """Switches, sliders and the chosen group; what no slider has is the nearest value, what is unknown is left out."""
+    browser.open(page)
+    hash_ = "location.hash"
+    assert browser.evaluate(hash_) == ""
+    browser.press("1")
+    browser.evaluate("set({ high: 0.5, token: 'group' }), chooseGroup(2)")
+    written = browser.evaluate(hash_)
+    assert written == "#on=dynamic_sampling,token_level_loss,soft_overlong_punishment&high=0.5&token=group&group=3"
+    shown = "[[...state.on].sort(), state.low, state.high, state.cache, state.token, view.group]"
+    changed = browser.evaluate(shown)
+    browser.press("0")
+    assert browser.evaluate(hash_) == "#group=3"
+
+    def opened(fragment: str) -> Any:
+        browser.call("Page.navigate", url="about:blank")
+        browser.call("Page.navigate", url=page.as_uri() + fragment)
+        browser.wait()
+        return browser.evaluate(shown)
+
+    assert opened(written) == changed
+    recorded = opened("")
+    assert opened("#low=NaN&high=&token=elsewhere&group=900&what=7") == recorded
+    assert opened("#on=no_such_switch")[0] == []
+    assert opened("#low=7&cache=-3")[1:4:2] == [1, 0]
+    browser.evaluate("location.hash = '#on=clip_higher'")
+    browser.evaluate("new Promise(done => setTimeout(done, 50))")
+    assert browser.evaluate("[...state.on]") == ["clip_higher"]
+
+
+def test_the_page_is_readable_in_the_dark(page, browser):
+    """Text against its own background, by the contrast of WCAG 2."""
+    contrast = """(selector) => {
+        const parse = (text) => text.match(/[\\d.]+/g).map(Number), light = (rgb) => rgb.slice(0, 3)
+            .map((x) => x / 255).map((x) => x <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4)
+            .reduce((sum, x, k) => sum + x * [0.2126, 0.7152, 0.0722][k], 0);
+        const node = document.querySelector(selector);
+        let under = node;
+        while (under && parse(getComputedStyle(under).backgroundColor)[3] === 0) under = under.parentElement;
+        const shown = [getComputedStyle(node).color, getComputedStyle(under).backgroundColor];
+        const pair = shown.map((text) => light(parse(text)));
+        return (Math.max(...pair) + 0.05) / (Math.min(...pair) + 0.05); }"""
+    for scheme in ("light", "dark"):
+        browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        browser.open(page)
+        for selector in ("h1", ".lead", ".source", ".tile .label", ".switch b", ".group .why", ".slider select", "kbd"):
+            assert browser.evaluate(f"({contrast})({json.dumps(selector)})") > 4.5, (scheme, selector)
+        paper = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (paper == "rgb(23, 23, 26)") == (scheme == "dark")
+    browser.call("Emulation.setEmulatedMedia", media="", features=[])
+
+
 def test_the_page_names_the_switches_that_change_nothing(page, browser):
     browser.open(page)
     named = "document.getElementById('idle').textContent"
@@ -211,7 +263,7 @@ def test_text_of_models_and_files_stays_text(page, browser, tmp_path):
     for k, group in enumerate(step["groups"]):
         group["problem"] = group["answer"] = HOSTILE[k % len(HOSTILE)]
     hostile = tmp_path / "hostile.html"
-    hostile.write_text(_filled(step))
+    hostile.write_text(filled(step))
     browser.open(hostile)
     assert browser.evaluate("window.hacked === undefined")
     assert browser.evaluate("document.querySelectorAll('script').length") == 3

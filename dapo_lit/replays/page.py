@@ -5,6 +5,7 @@ measured here once for each combination of the switches: the ratio of every toke
 Between the combinations it sketches the gradient (sketch.py); replays at other settings show the error.
 """
 
+import json
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from dapo_lit.build.components import RunComponents
 from dapo_lit.config import Config, ConfigError
+from dapo_lit.config.identity import with_defaults
 from dapo_lit.errors import UserError
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.replays.recorded_step import Recording, Replayed, replay, trained_weights
@@ -103,7 +105,7 @@ def step_page(
     numbers = [places, entropy.numpy() / NATS_UNIT]
     numbers += [(r - 1.0) / RATIO_UNIT for r in ratios.values()]
     numbers += [s / unit for s, unit in zip(sketch, units, strict=True)]
-    return _filled(
+    return filled(
         {
             "step": recording.step,
             "task": own.task.label,
@@ -297,6 +299,16 @@ def _orders(recording: Recording, most: int) -> list[list[list[int]]]:
     ]
 
 
+def refilled(page: str) -> str:
+    """A page that was made before, as the template of today shows its step."""
+    found = re.search(r'<script type="application/json" id="step">(.*?)</script>', page, re.DOTALL)
+    assert found, "not the page of a step"
+    step = json.loads(found[1])
+    # The template may read keys that came after the recording; each had its default's effect before it came.
+    step["settings"] = with_defaults({"algorithm": step["settings"]})["algorithm"]
+    return filled(step)
+
+
 def _packed(numbers: np.ndarray) -> str:
     """Whole numbers as zlib and base64. Signs go to the lowest bit and bytes of one place together: most are then 0."""
     whole = np.clip(np.rint(numbers), -(2**31), 2**31 - 1).astype(np.int64)
@@ -304,7 +316,8 @@ def _packed(numbers: np.ndarray) -> str:
     return packed(unsigned.view(np.uint8).reshape(-1, 4).T.tobytes())
 
 
-def _filled(step: Mapping[str, Any]) -> str:
+def filled(step: Mapping[str, Any]) -> str:
+    """The page of a step, given the JSON that it holds."""
     page = TEMPLATE.read_text(encoding="utf-8")
     hashes = allowed(re.findall(r"<script>(.*?)</script>", page, re.S))
     return page.replace("{{ scripts }}", hashes).replace("{{ step }}", inert(step))

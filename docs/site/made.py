@@ -9,6 +9,7 @@ the code changes them, are in tables.py.
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import claims
@@ -27,6 +28,14 @@ import stated
 import techniques
 from cells import ROOT
 from tables import calibration
+
+from dapo_lit.replays.page import refilled
+
+
+def played(page: Path) -> str:
+    """The page of a recorded step, its data in the template of today."""
+    return refilled(page.read_text(encoding="utf-8"))
+
 
 PARTS: dict[str, Callable[[], str]] = {
     "claims": claims.table,
@@ -70,7 +79,10 @@ OF_PAGE: dict[str, Callable[[Path], str]] = {
     "our_evidence": techniques.our_evidence,
 }
 """Name of a part -> what makes it of the page that it is on."""
+PLAYED = ROOT / "docs" / "play"
+"""Pages of recorded steps. Their data need hours of a processor; how they look is the template's."""
 FILES: dict[Path, Callable[[], str]] = {
+    **{page: partial(played, page) for page in sorted(PLAYED.glob("*.html"))},
     claims.FINDINGS: claims.findings,
     effects.FIGURE: effects.figure,
     rules_tried.FIGURE: rules_tried.figure,
