@@ -27,7 +27,10 @@ DIFFERS = {
     "ablate_dynamic_sampling": {*STUDY, T + "dynamic_sampling"},
     "ablate_token_level_loss": {*STUDY, T + "token_level_loss"},
     "ablate_overlong_shaping": {*STUDY, T + "soft_overlong_punishment"},
-    "add_soft_punishment": {*STUDY - {"evaluation.every"}, *(T + one for one in ("clip_higher", "dynamic_sampling", "token_level_loss"))},
+    "add_soft_punishment": {
+        *STUDY - {"evaluation.every"},
+        *(T + one for one in ("clip_higher", "dynamic_sampling", "token_level_loss")),
+    },
 }
 """The keys in which an experiment may differ from the default run."""
 ANOTHER_TASK = {
