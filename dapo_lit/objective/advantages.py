@@ -1,10 +1,11 @@
 """Advantages: group-relative (DAPO Eq. 9), leave-one-out, discounted returns, GAE, and the whitening of a batch.
 
 Group-relative and leave-one-out have no discount: every token of a completion gets the completion's advantage. Returns
-and GAE take flat tensors: the N tokens of B completions one after the other, in order, with `lengths` [B].
+and GAE take flat tensors, whose completions follow one another in the order of `lengths`.
 """
 
 import torch
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from dapo_lit.objective.tokens import at_least_float32
@@ -13,12 +14,14 @@ _ROUNDING_STEPS = 4
 """Rewards that differ by at most this many units in the last place are equal: `1.0 - 0.7` against `0.3`."""
 
 
-def group_advantages(rewards: Tensor, *, scale_by_std: bool = True, epsilon: float = 1e-6) -> Tensor:
+def group_advantages(
+    rewards: Float[Tensor, "P G"], *, scale_by_std: bool = True, epsilon: float = 1e-6
+) -> Float[Tensor, "P G"]:
     """DAPO Eq. 9: `A_i = (R_i - mean(R_1..R_G)) / (std(R_1..R_G) + epsilon)`, for each prompt on its own.
 
-    rewards: [P, G] after shaping, one row per prompt, G >= 2; computed in float64. Returns [P, G], detached, float32 or
-    the wider dtype of `rewards`. A group whose rewards are all equal, up to float rounding, gets exactly 0. Completions
-    without loss belong in `rewards` too: leaving them out would move the mean and the std of the others.
+    rewards: after shaping, G >= 2. Computed in float64; returns float32 or the wider dtype of `rewards`, detached. A
+    group whose rewards are all equal, up to float rounding, gets exactly 0. Completions without loss belong in
+    `rewards` too: leaving them out would move the mean and the std of the others.
 
     `scale_by_std=False` leaves out the division (Dr. GRPO, arXiv 2503.20783). The squared deviations
     are divided by G - 1, as in torch and in the authors' code. `epsilon` is in the unit of the rewards; the authors'
@@ -42,7 +45,7 @@ def group_advantages(rewards: Tensor, *, scale_by_std: bool = True, epsilon: flo
     return advantages.masked_fill(spread <= rounding, 0.0).to(result_dtype)
 
 
-def leave_one_out_advantages(rewards: Tensor) -> Tensor:
+def leave_one_out_advantages(rewards: Float[Tensor, "P G"]) -> Float[Tensor, "P G"]:
     """RLOO (arXiv 2402.14740, section 2.2): `A_i = R_i - mean of the other G - 1 rewards of the prompt`.
 
     Unbiased, because the baseline does not contain the completion's own reward. It is G / (G - 1) times the centred
@@ -55,12 +58,12 @@ def leave_one_out_advantages(rewards: Tensor) -> Tensor:
     return centred * (rewards.shape[1] / (rewards.shape[1] - 1))
 
 
-def whiten(advantages: Tensor, mask: Tensor, *, epsilon: float = 1e-8) -> Tensor:
+def whiten(advantages: Float[Tensor, "N"], mask: Bool[Tensor, "N"], *, epsilon: float = 1e-8) -> Float[Tensor, "N"]:
     """`(A - mean) / sqrt(var + epsilon)` over the tokens in `mask`: global-batch normalisation (arXiv 2501.03262).
 
-    Call it with all tokens of all ranks: advantages [N], mask [N] bool. The variance divides by n - 1, as in verl and
-    TRL. Tokens outside the mask are shifted and scaled by the same numbers. All 0 if the tokens in the mask are equal
-    up to rounding, or fewer than two. Detached, float32 or wider.
+    Call it with all tokens of all ranks. The variance divides by the number of tokens - 1, as in verl and TRL. Tokens
+    outside the mask are shifted and scaled by the same numbers. All 0 if the tokens in the mask are equal up to
+    rounding, or fewer than two. Detached, float32 or wider.
     """
     values = at_least_float32(advantages.detach())
     chosen = values[mask.bool()].double()
@@ -72,10 +75,12 @@ def whiten(advantages: Tensor, mask: Tensor, *, epsilon: float = 1e-8) -> Tensor
     return ((values.double() - chosen.mean()) / (chosen.var() + epsilon).sqrt()).to(values.dtype)
 
 
-def token_rewards(outcomes: Tensor, kl: Tensor | None, lengths: Tensor, *, beta: float) -> Tensor:
-    """`r_t = outcome at the last token - beta * kl_t` (InstructGPT, arXiv 2203.02155, Eq. 2; REINFORCE++), [N] float64.
+def token_rewards(
+    outcomes: Float[Tensor, "B"], kl: Float[Tensor, "N"] | None, lengths: Int[Tensor, "B"], *, beta: float
+) -> Float64[Tensor, "N"]:
+    """`r_t = outcome at the last token - beta * kl_t` (InstructGPT, arXiv 2203.02155, Eq. 2; REINFORCE++).
 
-    outcomes: [B] reward of each completion. kl: [N] penalty of each token in nats; None: no penalty. lengths: [B].
+    outcomes: reward of each completion. kl: penalty of each token in nats; None: no penalty.
 
     >>> token_rewards(torch.tensor([1.0]), torch.tensor([0.5, 0.0, 0.25]), torch.tensor([3]), beta=0.1)
     tensor([-0.0500,  0.0000,  0.9750], dtype=torch.float64)
@@ -88,12 +93,14 @@ def token_rewards(outcomes: Tensor, kl: Tensor | None, lengths: Tensor, *, beta:
     return rewards
 
 
-def discounted_returns(rewards: Tensor, lengths: Tensor, *, gamma: float) -> Tensor:
-    """[N] `G_t = sum_{k >= t} gamma^(k - t) r_k` in each completion; with gamma = 1 the advantage of REINFORCE++."""
+def discounted_returns(rewards: Float[Tensor, "N"], lengths: Int[Tensor, "B"], *, gamma: float) -> Float[Tensor, "N"]:
+    """`G_t = sum_{k >= t} gamma^(k - t) r_k` in each completion; with gamma = 1 the advantage of REINFORCE++."""
     return gae(rewards, torch.zeros_like(rewards), lengths, gamma=gamma, lam=1.0)[0]
 
 
-def gae(rewards: Tensor, values: Tensor, lengths: Tensor, *, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
+def gae(
+    rewards: Float[Tensor, "N"], values: Float[Tensor, "N"], lengths: Int[Tensor, "B"], *, gamma: float, lam: float
+) -> tuple[Float[Tensor, "N"], Float[Tensor, "N"]]:
     """Generalised advantage estimation (arXiv 1506.02438, Eq. 16), each completion an episode that ends:
 
         delta_t = r_t + gamma V_{t+1} - V_t,  V = 0 after the last token
@@ -101,8 +108,8 @@ def gae(rewards: Tensor, values: Tensor, lengths: Tensor, *, gamma: float, lam: 
         return_t = A_t + V_t, what the value function is fitted to: the TD(lam) return
 
     lam = 1 gives the discounted return minus V_t, lam = 0 the one-step error. A truncated completion ends like any
-    other: nothing is bootstrapped beyond its last token. rewards and values (V of the state before each token): [N];
-    lengths: [B]. Returns advantages, neither centred nor scaled, and returns: [N], detached, at least float32.
+    other: nothing is bootstrapped beyond its last token. values: V of the state before each token. Returns advantages,
+    neither centred nor scaled, and returns; detached, at least float32.
     """
     dtype = torch.promote_types(at_least_float32(rewards).dtype, values.dtype)
     rewards, values = rewards.detach().to(dtype), values.detach().to(dtype)

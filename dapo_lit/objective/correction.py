@@ -11,19 +11,21 @@ the expectations of the sources. Where mu = pi_old all weights are 1, bit for bi
 """
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from dapo_lit.objective.tokens import MAX_LOG_RATIO, at_least_float32, importance_ratio
 
 
 @torch.no_grad()
-def truncated_weights(old_logprobs: Tensor, rollout_logprobs: Tensor, *, cap: float) -> Tensor:
+def truncated_weights(
+    old_logprobs: Float[Tensor, "N"], rollout_logprobs: Float[Tensor, "N"], *, cap: float
+) -> Float[Tensor, "N"]:
     """Truncated importance sampling of each token: `min(pi_old / mu, cap)`, with a cap of at least 1.
 
     Yao et al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training"; the cap of 2 is the
     default of verl's `rollout_is_threshold`, after it. `old_logprobs` are the trainer's, before the update, and
-    `rollout_logprobs` those of the distribution that the tokens were drawn from: nats, of one shape, which the weights
-    get.
+    `rollout_logprobs` those of the distribution that the tokens were drawn from; nats.
 
     >>> truncated_weights(torch.tensor([0.3, 0.6]).log(), torch.tensor([0.6, 0.2]).log(), cap=2.0)
     tensor([0.5000, 2.0000])
@@ -32,7 +34,9 @@ def truncated_weights(old_logprobs: Tensor, rollout_logprobs: Tensor, *, cap: fl
 
 
 @torch.no_grad()
-def icepop_weights(old_logprobs: Tensor, rollout_logprobs: Tensor, *, low: float, high: float) -> Tensor:
+def icepop_weights(
+    old_logprobs: Float[Tensor, "N"], rollout_logprobs: Float[Tensor, "N"], *, low: float, high: float
+) -> Float[Tensor, "N"]:
     """IcePop: `k = pi_old / mu` of a token where `low <= k <= high`, else 0; the band must hold 1.
 
     Ling team 2025, "Small Leak Can Sink a Great Ship: Boost RL Training on MoE with IcePop!"; its band is [0.5, 5].
@@ -46,15 +50,19 @@ def icepop_weights(old_logprobs: Tensor, rollout_logprobs: Tensor, *, low: float
 
 @torch.no_grad()
 def sequence_mask_weights(
-    old_logprobs: Tensor, rollout_logprobs: Tensor, completions: Tensor, *, low: float, high: float
-) -> Tensor:
+    old_logprobs: Float[Tensor, "N"],
+    rollout_logprobs: Float[Tensor, "N"],
+    completions: Int[Tensor, "N"],
+    *,
+    low: float,
+    high: float,
+) -> Float[Tensor, "N"]:
     """Masked importance sampling of whole completions: `rho = prod_t pi_old / mu` at each token, 0 outside the band.
 
     Liu et al. 2025, "When Speed Kills Stability: Demystifying RL Collapse from the Training-Inference Mismatch". An
     upper bound of 2 alone (low = 0) is the preset that its authors gave verl (`seq_mis`). The product goes with the
-    length: a completion of 1,000 tokens leaves [0, 2] at a mean gap of 7e-4 nats a token. All tensors are [N];
-    `completions` are integers, equal for the tokens of one completion, all of which must be there. log rho is clamped
-    to +-20.
+    length: a completion of 1,000 tokens leaves [0, 2] at a mean gap of 7e-4 nats a token. `completions` are equal for
+    the tokens of one completion, all of which must be there. log rho is clamped to +-20.
 
     >>> sequence_mask_weights(
     ...     torch.tensor([0.3, 0.3, 0.9]).log(), torch.tensor([0.2, 0.4, 0.3]).log(), torch.tensor([0, 0, 1]),

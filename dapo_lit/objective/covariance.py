@@ -10,6 +10,7 @@ and act on few tokens where it is large. Means are over the tokens of the mini-b
 """
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dapo_lit.objective.losses import clipped_policy_loss
@@ -25,8 +26,8 @@ from dapo_lit.objective.tokens import (
 )
 
 
-def token_covariance(tokens: Tokens) -> Tensor:
-    """[n] Cov_t of the tokens that carry loss, 0 elsewhere; detached."""
+def token_covariance(tokens: Tokens) -> Float[Tensor, "n"]:
+    """Cov_t of the tokens that carry loss, 0 elsewhere; detached."""
     assert tokens.mask is not None
     mask = tokens.mask
     logprobs, advantages = at_least_float32(tokens.logprobs).detach(), at_least_float32(tokens.advantages).detach()
@@ -38,7 +39,7 @@ def token_covariance(tokens: Tokens) -> Tensor:
 
 def clip_cov_loss(
     tokens: Tokens, bounds: Bounds, *, frac: float = 2e-4, cov_low: float = 1.0, cov_high: float = 5.0
-) -> tuple[Tensor, Statistics]:
+) -> tuple[Float[Tensor, "n"], Statistics]:
     """Clip-Cov (section 4.2): a random few of the tokens with `cov_low < Cov_t < cov_high` carry no loss.
 
     At most the share `frac` of the tokens is held back, and at least one token; the paper has 2e-4, 1 and 5. PPO's clip
@@ -60,7 +61,7 @@ def clip_cov_loss(
 
 def kl_cov_loss(
     tokens: Tokens, bounds: Bounds, *, frac: float = 2e-4, coefficient: float = 1.0
-) -> tuple[Tensor, Statistics]:
+) -> tuple[Float[Tensor, "n"], Statistics]:
     """KL-Cov (section 4.2): `-r A`, and at the tokens of largest Cov_t a penalty on leaving the old policy.
 
     The ratio is not clipped. The penalty is `coefficient * |log r|`, the authors' estimate of the KL at one token; the
@@ -81,7 +82,7 @@ def kl_cov_loss(
 def top_entropy(loss: PolicyLoss, *, frac: float) -> PolicyLoss:
     """Forking tokens (arXiv 2506.01939, section 5): `loss`, 0 but at the tokens of the highest entropy."""
 
-    def restricted(tokens: Tokens, bounds: Bounds) -> tuple[Tensor, Statistics]:
+    def restricted(tokens: Tokens, bounds: Bounds) -> tuple[Float[Tensor, "n"], Statistics]:
         losses, statistics = loss(tokens, bounds)
         assert tokens.entropy is not None
         assert tokens.mask is not None
@@ -90,8 +91,8 @@ def top_entropy(loss: PolicyLoss, *, frac: float) -> PolicyLoss:
     return restricted
 
 
-def top_entropy_mask(entropy: Tensor, mask: Tensor, *, frac: float) -> Tensor:
-    """[n] True at the share `frac` of the tokens in `mask` with the highest entropy, by the mini-batch's threshold.
+def top_entropy_mask(entropy: Float[Tensor, "n"], mask: Bool[Tensor, "n"], *, frac: float) -> Bool[Tensor, "n"]:
+    """True at the share `frac` of the tokens in `mask` with the highest entropy, by the mini-batch's threshold.
 
     The denominator stays the number of all tokens, as in the paper's equation; its main result has a share of 0.2. All
     tokens at exactly the threshold are kept, so ties can make them more than `frac`.

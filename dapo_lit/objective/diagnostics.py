@@ -3,10 +3,11 @@
 The `*_statistics` functions give sums, counts and maxima, which add up over micro-batches, updates and ranks
 (tokens.merge); `finish` divides at the very end and gives the metrics their names. Everything is over response tokens,
 whatever the loss masks, so no switch changes a definition. `gradient_noise` is separate: gradients are already global.
-Arguments are [n] log-probabilities (nats) of the sampled tokens.
+Log-probs are nats, of the sampled tokens.
 """
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dapo_lit.objective.losses import kl_penalty
@@ -14,7 +15,9 @@ from dapo_lit.objective.tokens import MAX_LOG_RATIO, NOTHING, Statistics, larges
 
 
 @torch.no_grad()
-def mismatch_statistics(trainer_logprobs: Tensor, rollout_logprobs: Tensor, where: Tensor) -> Statistics:
+def mismatch_statistics(
+    trainer_logprobs: Float[Tensor, "n"], rollout_logprobs: Float[Tensor, "n"], where: Bool[Tensor, "n"]
+) -> Statistics:
     """The sums behind `mismatch/*`: trainer against engine on the same weights, over the tokens in `where`.
 
     - `mismatch/kl`: mean of `r - 1 - log r` with r = trainer / engine (k3), an estimate of KL(engine || trainer) in
@@ -35,7 +38,7 @@ def mismatch_statistics(trainer_logprobs: Tensor, rollout_logprobs: Tensor, wher
 
 
 @torch.no_grad()
-def correction_statistics(weights: Tensor) -> Statistics:
+def correction_statistics(weights: Float[Tensor, "n"]) -> Statistics:
     """The sums behind `mismatch/correction_mean`, the mean weight, and `mismatch/masked_frac`, the share of weight 0.
 
     weights: of each response token, from objective/correction.py.
@@ -49,7 +52,7 @@ def correction_statistics(weights: Tensor) -> Statistics:
 
 
 @torch.no_grad()
-def reference_statistics(logprobs: Tensor, ref_logprobs: Tensor) -> Statistics:
+def reference_statistics(logprobs: Float[Tensor, "n"], ref_logprobs: Float[Tensor, "n"]) -> Statistics:
     """The sum behind `policy/kl_ref`: mean of k3, an estimate of KL(policy || reference) in nats per token.
 
     k3 whatever estimator a loss uses, log-ratios clamped to +-20. The tokens are those of the old policy, so it

@@ -17,6 +17,7 @@ its tokens, so that the same weights apply.
 from typing import Literal
 
 import torch
+from jaxtyping import Float, Float64, Int, Num
 from torch import Tensor
 
 from dapo_lit.objective.tokens import (
@@ -35,14 +36,14 @@ Aggregation = Literal["minibatch", "group", "sample", "constant", "microbatch"]
 KLEstimator = Literal["k1", "k2", "k3"]
 
 
-def clipped_policy_loss(tokens: Tokens, bounds: Bounds) -> tuple[Tensor, Statistics]:
+def clipped_policy_loss(tokens: Tokens, bounds: Bounds) -> tuple[Float[Tensor, "n"], Statistics]:
     """DAPO Eq. 8 to 10 for each token, to be minimised: `-min(r A, clip(r, 1 - low, 1 + high) A)`."""
     ratio = importance_ratio(tokens.logprobs, tokens.old_logprobs)
     losses = clipped_surrogate(ratio, at_least_float32(tokens.advantages), bounds)
     return losses, token_statistics(tokens, bounds)
 
 
-def clipped_surrogate(ratio: Tensor, advantages: Tensor, bounds: Bounds) -> Tensor:
+def clipped_surrogate(ratio: Float[Tensor, "n"], advantages: Float[Tensor, "n"], bounds: Bounds) -> Float[Tensor, "n"]:
     """`-min(r A, clip(r) A)`: the min keeps the bound of a clipped token, else its ratio.
 
     Differentiable in `ratio`, which may be that of a token or of a completion. The min by itself leaves the loss of
@@ -56,7 +57,7 @@ def clipped_surrogate(ratio: Tensor, advantages: Tensor, bounds: Bounds) -> Tens
     return -advantages * ratio
 
 
-def reinforce_loss(tokens: Tokens, bounds: Bounds) -> tuple[Tensor, Statistics]:
+def reinforce_loss(tokens: Tokens, bounds: Bounds) -> tuple[Float[Tensor, "n"], Statistics]:
     """`-A log pi(token)` (Williams 1992; what RLOO, arXiv 2402.14740, minimises): no ratio and no clip.
 
     Correct on-policy only: with several updates per step, the later ones use samples of an older policy uncorrected.
@@ -66,7 +67,7 @@ def reinforce_loss(tokens: Tokens, bounds: Bounds) -> tuple[Tensor, Statistics]:
     return losses, token_statistics(tokens, bounds)
 
 
-def cispo_loss(tokens: Tokens, bounds: Bounds) -> tuple[Tensor, Statistics]:
+def cispo_loss(tokens: Tokens, bounds: Bounds) -> tuple[Float[Tensor, "n"], Statistics]:
     """CISPO (MiniMax-M1, arXiv 2506.13585, Eq. 4 and 5): `-sg(clip(r, 1 - low, 1 + high)) A log pi`.
 
     The clipped ratio weighs REINFORCE and is itself constant (sg), so that every token keeps a gradient: where PPO's
@@ -79,13 +80,13 @@ def cispo_loss(tokens: Tokens, bounds: Bounds) -> tuple[Tensor, Statistics]:
 
 
 def completion_weights(
-    loss_tokens: Tensor,
-    group_index: Tensor,
-    micro_batch: Tensor | None = None,
+    loss_tokens: Int[Tensor, "B"],
+    group_index: Int[Tensor, "B"],
+    micro_batch: Int[Tensor, "B"] | None = None,
     *,
     aggregation: Aggregation,
     max_response_tokens: int,
-) -> Tensor:
+) -> Float64[Tensor, "B"]:
     """The weight of each loss token of a completion in the loss of its mini-batch (DAPO 3.3, Eq. 12).
 
     Call it once per mini-batch, with all completions of all ranks. With M completions that have loss tokens:
@@ -103,9 +104,11 @@ def completion_weights(
     `microbatch` depend on the split into micro-batches and ranks, so on memory settings: with 3 and 100 tokens of
     losses 1 and 0 it is 0.029 in one micro-batch and 0.5 in two.
 
-    All arguments are [B] integers: `loss_tokens`, the number of tokens of each completion whose loss mask is True;
-    `group_index`, equal for the completions of one prompt; `micro_batch`, equal for those of one micro-batch of one
-    rank, which only `microbatch` uses. Returns [B] float64, all 0 if no completion carries loss.
+    loss_tokens: of each completion, the number of tokens whose loss mask is True.
+    group_index: equal for the completions of one prompt.
+    micro_batch: equal for the completions of one micro-batch of one rank; only `microbatch` uses it.
+
+    All weights are 0 if no completion carries loss.
 
     >>> completion_weights(torch.tensor([3, 1]), torch.tensor([0, 0]), aggregation="sample", max_response_tokens=8)
     tensor([0.1667, 0.5000], dtype=torch.float64)
@@ -133,13 +136,15 @@ def completion_weights(
     return torch.where(has_loss, 1.0 / denominator, 0.0)
 
 
-def _sums(values: Tensor, index: Tensor) -> Tensor:
+def _sums(values: Num[Tensor, "B"], index: Int[Tensor, "B"]) -> Num[Tensor, "B"]:
     """For each element the sum of `values` over the elements with its index."""
     found, position = torch.unique(index, return_inverse=True)
     return values.new_zeros(len(found)).index_add_(0, position, values)[position]
 
 
-def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator) -> Tensor:
+def kl_penalty(
+    logprobs: Float[Tensor, "n"], ref_logprobs: Float[Tensor, "n"], estimator: KLEstimator
+) -> Float[Tensor, "n"]:
     """Estimates of KL(policy || reference) in nats from the sampled tokens (http://joschu.net/blog/kl-approx.html).
 
     With `d = logprobs - ref_logprobs`: k1 = d (unbiased, either sign), k2 = d^2 / 2 (biased, low variance), k3 =
@@ -159,7 +164,7 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator) -
             return torch.expm1(-difference) + difference
 
 
-def gspo_loss(tokens: Tokens, bounds: Bounds) -> tuple[Tensor, Statistics]:
+def gspo_loss(tokens: Tokens, bounds: Bounds) -> tuple[Float[Tensor, "n"], Statistics]:
     """GSPO (arXiv 2507.18071, Eq. 5 and 7): `-min(s A, clip(s, 1 - low, 1 + high) A)` with
 
         s_i = (pi(y_i) / pi_old(y_i))^(1 / |y_i|) = exp(mean_t log(pi(y_it) / pi_old(y_it)))
@@ -174,7 +179,7 @@ def gspo_loss(tokens: Tokens, bounds: Bounds) -> tuple[Tensor, Statistics]:
     return losses, token_statistics(tokens, bounds)
 
 
-def gmpo_loss(tokens: Tokens, bounds: Bounds) -> tuple[Tensor, Statistics]:
+def gmpo_loss(tokens: Tokens, bounds: Bounds) -> tuple[Float[Tensor, "n"], Statistics]:
     """GMPO (arXiv 2507.20673): `-A (prod_t rho_t)^(1 / |y|)`, the geometric mean of the clipped ratios.
 
     Each token's ratio is clipped in log space before the mean, on the side that A pushes to: at exp(high) where A > 0,
@@ -188,26 +193,26 @@ def gmpo_loss(tokens: Tokens, bounds: Bounds) -> tuple[Tensor, Statistics]:
     return -advantage * _mean(clipped, tokens).exp(), token_statistics(tokens, bounds)
 
 
-def completion_mean(values: Tensor, completions: Tensor) -> Tensor:
-    """[N] the mean of `values` over the tokens of the same completion, at each token."""
+def completion_mean(values: Float[Tensor, "n"], completions: Int[Tensor, "n"]) -> Float[Tensor, "n"]:
+    """The mean of `values` over the tokens of the same completion, at each token."""
     # In float64: the sum over a long completion, and that of its gradients, would lose two digits in float32.
     _, position, counts = torch.unique(completions, return_inverse=True, return_counts=True)
     sums = values.new_zeros(len(counts), dtype=torch.float64).index_add(0, position, values.double())
     return (sums / counts)[position].to(values.dtype)
 
 
-def _mean(values: Tensor, tokens: Tokens) -> Tensor:
+def _mean(values: Float[Tensor, "n"], tokens: Tokens) -> Float[Tensor, "n"]:
     assert tokens.completions is not None
     return completion_mean(values, tokens.completions)
 
 
 def clipped_value_loss(
-    values: Tensor, old_values: Tensor, returns: Tensor, *, clip: float | None
-) -> tuple[Tensor, Statistics]:
+    values: Float[Tensor, "n"], old_values: Float[Tensor, "n"], returns: Float[Tensor, "n"], *, clip: float | None
+) -> tuple[Float[Tensor, "n"], Statistics]:
     """`max((V - R)^2, (V_clip - R)^2) / 2` with `V_clip = clip(V, V_old - clip, V_old + clip)`, for each token.
 
-    Values, old values (before the updates of the step) and returns are [n]; so is the loss, differentiable in `values`.
-    The sums behind `critic/*` come with it. The clip is in the unit of the rewards; None: no clip. It is not in the PPO
+    Differentiable in `values`; the old ones are from before the updates of the step. The sums behind `critic/*` come
+    with it. The clip is in the unit of the rewards; None: no clip. It is not in the PPO
     paper but in its authors' code (arXiv 2005.12729, section 3). It is pessimistic: a value that has left the range on
     the far side of R keeps its gradient, one that overshoots towards R has none.
     """

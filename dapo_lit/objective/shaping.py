@@ -7,6 +7,7 @@ never the results of these functions.
 from typing import Literal
 
 import torch
+from jaxtyping import Bool, Float64, Int
 from torch import Tensor
 
 Punished = Literal["all", "mixed", "right", "none"]
@@ -14,8 +15,8 @@ Punished = Literal["all", "mixed", "right", "none"]
 
 
 def soft_overlong_punishment(
-    lengths: Tensor, *, max_response_tokens: int, cache_tokens: int, factor: float = 1.0
-) -> Tensor:
+    lengths: Int[Tensor, "B"], *, max_response_tokens: int, cache_tokens: int, factor: float = 1.0
+) -> Float64[Tensor, "B"]:
     """DAPO Eq. 13, soft overlong punishment, to be added to the correctness reward of right and wrong answers alike.
 
     With L_max = `max_response_tokens` and L_cache = `cache_tokens`, a response of |y| tokens (EOS included) gets
@@ -26,7 +27,7 @@ def soft_overlong_punishment(
 
     times `factor` (1 in the authors' code). L_max includes the cache: the paper's "expected maximum length" of 16,384
     tokens with a cache of 4,096 is L_max = 20,480. A generator that stops at L_max never reaches the third interval, so
-    a cache of 0, which empties the second one, means no penalty. Returns float64 in the shape of `lengths`.
+    a cache of 0, which empties the second one, means no penalty.
 
     >>> soft_overlong_punishment(torch.tensor([16384, 18432, 20480]), max_response_tokens=20480, cache_tokens=4096)
     tensor([ 0.0000, -0.5000, -1.0000], dtype=torch.float64)
@@ -40,10 +41,10 @@ def soft_overlong_punishment(
     return 0.0 - factor * share  # not -factor * share, which is -0.0 for short answers
 
 
-def punished(correct: Tensor, punish: Punished) -> Tensor:
-    """[G] bool, True for the answers of one group whose length penalty is added to their reward.
+def punished(correct: Bool[Tensor, "G"], punish: Punished) -> Bool[Tensor, "G"]:
+    """True for the answers of one group whose length penalty is added to their reward.
 
-    correct: [G] bool, the verdicts of the group.
+    correct: the verdicts of the group.
     punish: "all", as Eq. 13 is printed: every answer; "mixed": every answer of a group that has a right one; "right":
         right answers; "none".
 
@@ -64,8 +65,8 @@ def punished(correct: Tensor, punish: Punished) -> Tensor:
             return torch.zeros_like(correct)
 
 
-def overlong_filtering(truncated: Tensor) -> Tensor:
-    """[B] bool, False for truncated completions, which carry no loss; `truncated` is [B] bool.
+def overlong_filtering(truncated: Bool[Tensor, "B"]) -> Bool[Tensor, "B"]:
+    """False for truncated completions, which carry no loss.
 
     Only the loss is masked: a filtered completion stays in its group, so in the mean and std of Eq. 9.
     """

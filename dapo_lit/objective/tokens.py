@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 MAX_LOG_RATIO = 20.0
@@ -29,21 +30,21 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Tokens:
-    """n response tokens; every tensor is [n]. Those that may be None are needed by some losses only."""
+    """n response tokens. What may be None is needed by some losses only."""
 
-    logprobs: Tensor
+    logprobs: Float[Tensor, "n"]
     """Log-probabilities (nats) under the policy being trained, with gradient."""
-    old_logprobs: Tensor
+    old_logprobs: Float[Tensor, "n"]
     """The same under the policy before the update."""
-    advantages: Tensor
-    entropy: Tensor | None = None
+    advantages: Float[Tensor, "n"]
+    entropy: Float[Tensor, "n"] | None = None
     """Nats of the full next-token distribution at the token, without gradient."""
-    completion_tokens: Tensor | None = None
+    completion_tokens: Int[Tensor, "n"] | None = None
     """Response tokens of the whole completion that the token belongs to."""
-    completions: Tensor | None = None
-    """Integers, equal for the tokens of one completion, all of which are there."""
-    mask: Tensor | None = None
-    """bool; False: the token carries no loss."""
+    completions: Int[Tensor, "n"] | None = None
+    """Equal for the tokens of one completion, all of which are there."""
+    mask: Bool[Tensor, "n"] | None = None
+    """False: the token carries no loss."""
     generator: torch.Generator | None = None
     """Source of a loss's random numbers, on the CPU; seeded by run, step and mini-batch."""
 
@@ -56,18 +57,18 @@ class Tokens:
 
 
 class Statistics(NamedTuple):
-    """Parts of the metrics, float64 tensors without a dimension."""
+    """Parts of the metrics."""
 
-    sums: dict[str, Tensor]
+    sums: dict[str, Float64[Tensor, ""]]
     """Reduce by sum, over micro-batches, updates and ranks."""
-    maxima: dict[str, Tensor]
+    maxima: dict[str, Float64[Tensor, ""]]
     """Reduce by max; -inf where there was nothing to take the maximum of."""
 
 
 NOTHING = Statistics({}, {})
 
-PolicyLoss = Callable[[Tokens, Bounds], tuple[Tensor, Statistics]]
-"""The loss of each token, [n] float32 or wider and not masked yet, and what is measured of all of them.
+PolicyLoss = Callable[[Tokens, Bounds], tuple[Float[Tensor, "n"], Statistics]]
+"""The loss of each token, float32 or wider and not masked yet, and what is measured of all of them.
 
 The caller leaves out tokens without loss by selection or `torch.where`: 0 * NaN is NaN."""
 
@@ -77,7 +78,7 @@ def at_least_float32(values: Tensor) -> Tensor:
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
-def importance_ratio(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
+def importance_ratio(logprobs: Float[Tensor, "n"], old_logprobs: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
     """`r = pi(token) / pi_old(token)` of DAPO Eq. 9, in (2e-9, 5e8), differentiable in `logprobs`.
 
     The log-ratio is clamped to +-20 nats, as in verl. Beyond that the exponential overflows float32 (from 88 nats on),
@@ -90,7 +91,9 @@ def importance_ratio(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
     return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
-def clipped_tokens(ratio: Tensor, advantages: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor, Tensor]:
+def clipped_tokens(
+    ratio: Float[Tensor, "n"], advantages: Float[Tensor, "n"], bounds: Bounds
+) -> tuple[Bool[Tensor, "n"], Bool[Tensor, "n"], Bool[Tensor, "n"]]:
     """Masks of the tokens without gradient: their ratio is past the (lower, upper, dual) bound of DAPO Eq. 10.
 
     A token is past one bound at most. One exactly at a bound is not past it and keeps its whole gradient: at the kink
@@ -164,11 +167,11 @@ def merge(first: Statistics, second: Statistics) -> Statistics:
     return Statistics(sums, maxima)
 
 
-def total(values: Tensor) -> Tensor:
+def total(values: Tensor) -> Float64[Tensor, ""]:
     return values.sum(dtype=torch.float64)
 
 
-def largest(values: Tensor, where: Tensor | None = None) -> Tensor:
+def largest(values: Float[Tensor, "n"], where: Bool[Tensor, "n"] | None = None) -> Float64[Tensor, ""]:
     """Maximum over the positions in `where`, -inf for none; by filling, since selecting makes the host wait."""
     chosen = values.double() if where is None else values.double().masked_fill(~where, -torch.inf)
     return torch.cat([chosen.flatten(), chosen.new_full((1,), -torch.inf)]).amax()

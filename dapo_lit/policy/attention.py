@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int32, Int64
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -47,20 +48,19 @@ class Layout:
     first tokens of an earlier segment's sequence (a response that continues a shared prompt).
     """
 
-    positions: Tensor
-    """[1, T] of each token in its sequence."""
-    gather: Tensor
-    """[R] index of the packed token at each place of the buckets; padding repeats a sequence's last token."""
-    restore: Tensor
-    """[T] place of each packed token in the buckets; shared tokens are taken from one of their sequences."""
+    positions: Int64[Tensor, "1 T"]
+    """Of each token in its sequence."""
+    gather: Int64[Tensor, "places"]
+    """Index of the packed token at each place of the buckets; padding repeats a sequence's last token."""
+    restore: Int64[Tensor, "T"]
+    """Place of each packed token in the buckets; shared tokens are taken from one of their sequences."""
     buckets: tuple[Bucket, ...]
-    cumulative_queries: Tensor
-    """[segments + 1] int32: index of each segment's first token, and T."""
+    cumulative_queries: Int32[Tensor, "segments_plus_1"]
+    """Index of each segment's first token, and T."""
     longest_query: int
-    keys: Tensor | None
-    """[K] indices of the tokens that each segment attends to (before it and its own), concatenated. None: all T."""
-    cumulative_keys: Tensor
-    """[segments + 1] int32."""
+    keys: Int64[Tensor, "keys"] | None
+    """Indices of the tokens that each segment attends to (before it and its own), concatenated. None: all T."""
+    cumulative_keys: Int32[Tensor, "segments_plus_1"]
     longest_key: int
 
 
@@ -158,8 +158,8 @@ def _similar(lengths: np.ndarray, chosen: np.ndarray) -> list[np.ndarray]:
     return [*batches, order[start:]]
 
 
-def packed_hidden(model: PreTrainedModel, input_ids: Tensor, packed: Layout) -> Tensor:
-    """Last hidden states [T, hidden] of packed tokens; sets the model's attention implementation to this one."""
+def packed_hidden(model: PreTrainedModel, input_ids: Int64[Tensor, "T"], packed: Layout) -> Float[Tensor, "T H"]:
+    """Last hidden states of packed tokens; sets the model's attention implementation to this one."""
     if model.config._attn_implementation != NAME:
         # On first use: a model that only generates or is saved keeps the implementation of its config.
         model.set_attn_implementation(NAME)
@@ -177,9 +177,9 @@ def packed_hidden(model: PreTrainedModel, input_ids: Tensor, packed: Layout) -> 
 
 def packed_attention(
     module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    query: Float[Tensor, "rows heads T D"],
+    key: Float[Tensor, "rows key_heads T D"],
+    value: Float[Tensor, "rows key_heads T D"],
     attention_mask: Tensor | None,
     *,
     packed_layout: Layout | None = None,
@@ -188,11 +188,10 @@ def packed_attention(
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     **others: Any,
-) -> tuple[Tensor, None]:
-    """The attention function for transformers.
+) -> tuple[Float[Tensor, "rows T heads D"], None]:
+    """The attention function for transformers; with a layout there is one row.
 
-    query [1, heads, T, D], key and value [1, key heads, T, D] -> [1, T, heads, D]. Dropout is not applied: a policy's
-    log-probs must not depend on it.
+    Dropout is not applied: a policy's log-probs must not depend on it.
     """
     # A sink takes probability from every token; ignoring it would give log-probs of another model.
     if s_aux is not None:
@@ -256,15 +255,15 @@ def _variable_length(
 
 
 def _bucketed(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    query: Float[Tensor, "T heads D"],
+    key: Float[Tensor, "T key_heads D"],
+    value: Float[Tensor, "T key_heads D"],
     packed: Layout,
     scaling: float | None,
     window: int | None,
     softcap: float | None,
-) -> Tensor:
-    """[T, heads, D] -> [T, heads, D], with one attention call a bucket."""
+) -> Float[Tensor, "T heads D"]:
+    """One attention call a bucket."""
     # Padding repeats a real token: finite, and hidden by the causal mask.
     gathered = [x.index_select(0, packed.gather) for x in (query, key, value)]
     sizes = [bucket.num_sequences * bucket.width for bucket in packed.buckets]
@@ -283,11 +282,14 @@ def _bucketed(
 
 
 def _attend(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None, softcap: float | None
-) -> Tensor:
-    """query [B, heads, W, D], key and value [B, key heads, W, D] -> [B, heads, W, D].
-
-    mask: True where a query sees a key; None: causal. With a soft cap the scores [B, heads, W, W] exist, because the
+    query: Float[Tensor, "rows heads width D"],
+    key: Float[Tensor, "rows key_heads width D"],
+    value: Float[Tensor, "rows key_heads width D"],
+    mask: Bool[Tensor, "..."] | None,
+    scaling: float | None,
+    softcap: float | None,
+) -> Float[Tensor, "rows heads width D"]:
+    """mask: True where a query sees a key; None: causal. With a soft cap the scores [B, heads, W, W] exist, because the
     fused kernels know no cap.
     """
     repeats = query.shape[1] // key.shape[1]

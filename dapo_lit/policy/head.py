@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -44,10 +45,8 @@ CHUNK_ROWS = {"cpu": 256, "cuda": 2048}
 class Head:
     """The map from hidden states to logits: x = scale (W h + b), then cap tanh(x / cap) if there is a soft cap."""
 
-    weight: Tensor
-    """[V, hidden size]."""
-    bias: Tensor | None = None
-    """[V]."""
+    weight: Float[Tensor, "V H"]
+    bias: Float[Tensor, "V"] | None = None
     scale: float = 1.0
     softcap: float | None = None
 
@@ -68,8 +67,8 @@ class Head:
         """In float32 or wider."""
         return replace(self, weight=_widened(self.weight), bias=None if self.bias is None else _widened(self.bias))
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[n, V] logits, float32 or wider: for few tokens, since autograd keeps all of them."""
+    def logits(self, hidden: Float[Tensor, "n H"]) -> Float[Tensor, "n V"]:
+        """Logits, float32 or wider: for few tokens, since autograd keeps all of them."""
         # For base policies in pre-training, which are tiny; the updates go through HeadPass.
         logits = _widened(hidden @ self.weight.t())
         if self.bias is not None:
@@ -91,19 +90,19 @@ def chunk_rows(vocabulary: int, device: str) -> int:
 
 def token_logprobs(
     model: PreTrainedModel,
-    input_ids: Tensor,
+    input_ids: Int64[Tensor, "T"],
     packed: Layout,
-    rows: Tensor,
-    targets: Tensor,
+    rows: Int64[Tensor, "n"],
+    targets: Int64[Tensor, "n"],
     *,
     temperature: float,
     fp32: bool = False,
     rows_per_chunk: int | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Log-probs [n] of `targets`, with gradient, and entropies [n], without, at the temperature of sampling.
+) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
+    """Log-probs of `targets`, with gradient, and entropies, without, at the temperature of sampling.
 
-    rows [n]: the packed token of `input_ids` [T] whose hidden state predicts each target. `fp32`: the head is computed
-    in float32 even if the weights are narrower.
+    rows: the packed token of `input_ids` whose hidden state predicts each target. `fp32`: the head is computed in
+    float32 even if the weights are narrower.
     """
     # Not model(...): its own forward would make the logits of every token, prompts included.
     hidden = packed_hidden(model, input_ids, packed)[rows]
@@ -112,15 +111,15 @@ def token_logprobs(
 
 
 def scores(
-    hidden: Tensor,
+    hidden: Float[Tensor, "n H"],
     head: Head,
-    targets: Tensor,
+    targets: Int64[Tensor, "n"],
     *,
     temperature: float,
     fp32: bool = False,
     rows_per_chunk: int | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Log-probs [n] of `targets` [n], with gradient, and entropies [n], from hidden states [n, hidden size]."""
+) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
+    """Log-probs of `targets`, with gradient, and entropies, from the hidden states that predict them."""
     if fp32:
         hidden, head = _widened(hidden), head.widened()
     # A function of autograd's own, so that backward recomputes logits instead of keeping [n, V].
@@ -153,7 +152,7 @@ class Chunk:
         self.entropy = entropy.requires_grad_(owner.entropy_gradient)
         """[c] nats, a leaf too where the loss differentiates it."""
 
-    def backward(self, loss: Tensor) -> None:
+    def backward(self, loss: Float[Tensor, ""]) -> None:
         """Adds the gradient of `loss`, a sum over the chunk's tokens, to that of hidden states and head.
 
         Once only: the probabilities are overwritten and freed before the next chunk needs as much memory.
@@ -178,17 +177,17 @@ class Chunk:
 class HeadPass:
     """The way of n tokens through the head: `for chunk in head.chunks(): chunk.backward(loss of the chunk)`.
 
-    hidden: [n, hidden size], the states that predict the tokens. head: of the model; a sharded one must be gathered.
-    targets: [n] token ids. temperature: of sampling. entropy_gradient: the loss differentiates the entropies.
-    fp32: the head is computed in float32 even if the weights are narrower. compiles: the arithmetic between the
-    products is compiled. rows_per_chunk: None: `chunk_rows` of the device.
+    hidden: the states that predict the tokens. head: of the model; a sharded one must be gathered. targets: token ids.
+    temperature: of sampling. entropy_gradient: the loss differentiates the entropies. fp32: the head is computed in
+    float32 even if the weights are narrower. compiles: the arithmetic between the products is compiled.
+    rows_per_chunk: None: `chunk_rows` of the device.
     """
 
     def __init__(
         self,
-        hidden: Tensor,
+        hidden: Float[Tensor, "n H"],
         head: Head,
-        targets: Tensor,
+        targets: Int64[Tensor, "n"],
         *,
         temperature: float,
         entropy_gradient: bool = False,
@@ -216,7 +215,7 @@ class HeadPass:
         for tokens in self.form.chunks(len(self.targets)):
             yield Chunk(self, tokens)
 
-    def with_gradient(self, loss: Tensor) -> Tensor:
+    def with_gradient(self, loss: Float[Tensor, ""]) -> Float[Tensor, ""]:
         """`loss`, the sum over all chunks, differentiable in hidden states and head: backward only scales what the
         chunks gave."""
         wide = torch.promote_types(self.hidden.dtype, torch.float32)
@@ -256,8 +255,8 @@ def _form(head: Head, temperature: float, rows: int | None = None) -> _Form:
     return _Form(temperature / head.scale, cap, rows)
 
 
-def _product(hidden: Tensor, weight: Tensor) -> Tensor:
-    """[c, V] W h, float32 or wider."""
+def _product(hidden: Float[Tensor, "c H"], weight: Float[Tensor, "V H"]) -> Float[Tensor, "c V"]:
+    """W h, float32 or wider."""
     # The tensor cores add in float32; rounding their sums to bfloat16 would lose what old and new log-probs differ
     # by.
     if has_wide_products(weight):

@@ -8,20 +8,29 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor
 
-Measured = tuple[Tensor, Tensor, Tensor, Tensor | None]
-"""Log-probs [c] of the targets, entropies [c], probabilities [c, V], slope of the soft cap [c, V] if there is one."""
+Measured = tuple[Float[Tensor, "c"], Float[Tensor, "c"], Float[Tensor, "c V"], Float[Tensor, "c V"] | None]
+"""Log-probs of the targets, entropies, probabilities, slope of the soft cap if there is one."""
 
 
-def measured(logits: Tensor, bias: Tensor | None, targets: Tensor, cap: float | None, temperature: float) -> Measured:
-    """logits: [c, V], overwritten. cap: bound of logits + bias, before the temperature."""
+def measured(
+    logits: Float[Tensor, "c V"],
+    bias: Float[Tensor, "V"] | None,
+    targets: Int64[Tensor, "c"],
+    cap: float | None,
+    temperature: float,
+) -> Measured:
+    """logits: overwritten. cap: bound of logits + bias, before the temperature."""
     centred, slope = centre(logits, bias, cap, temperature)
     logprobs, entropy, p, _ = measure(centred, targets)
     return logprobs, entropy, p, slope
 
 
-def centre(logits: Tensor, bias: Tensor | None, cap: float | None, temperature: float) -> tuple[Tensor, Tensor | None]:
+def centre(
+    logits: Float[Tensor, "c V"], bias: Float[Tensor, "V"] | None, cap: float | None, temperature: float
+) -> tuple[Float[Tensor, "c V"], Float[Tensor, "c V"] | None]:
     """Logits / temperature minus each row's maximum, in place; the slope of the soft cap."""
     if bias is not None:
         logits.add_(bias)
@@ -36,8 +45,10 @@ def centre(logits: Tensor, bias: Tensor | None, cap: float | None, temperature: 
     return logits.sub_(logits.amax(-1, keepdim=True)), slope
 
 
-def measure(centred: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Log-probs [c] of the targets, entropies [c], probabilities [c, V], log normalisers [c].
+def measure(
+    centred: Float[Tensor, "c V"], targets: Int64[Tensor, "c"]
+) -> tuple[Float[Tensor, "c"], Float[Tensor, "c"], Float[Tensor, "c V"], Float[Tensor, "c"]]:
+    """Log-probs of the targets, entropies, probabilities, log normalisers.
 
     `sum` adds pairwise, log_softmax on the CPU sequentially: its log-probs are three times as far from float64 at a
     vocabulary of 49k.
@@ -52,14 +63,22 @@ def measure(centred: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, T
     return centred.gather(-1, targets[:, None]).squeeze(-1) - log_total, entropy, p, log_total
 
 
-def back_through_softmax(p: Tensor, targets: Tensor, slopes: Tensor, temperature: float) -> Tensor:
-    """dloss / dlogits [c, V] from dloss / dlogprobs [c]; overwrites the probabilities."""
+def back_through_softmax(
+    p: Float[Tensor, "c V"], targets: Int64[Tensor, "c"], slopes: Float[Tensor, "c"], temperature: float
+) -> Float[Tensor, "c V"]:
+    """dloss / dlogits from dloss / dlogprobs; overwrites the probabilities."""
     # (1[target] - p) * slope / temperature, without a tensor for the one-hot.
     return p.mul_(-slopes[:, None]).scatter_add_(1, targets[:, None], slopes[:, None]).div_(temperature)
 
 
-def back_through_entropy(p: Tensor, log_p: Tensor, entropy: Tensor, slopes: Tensor, temperature: float) -> Tensor:
-    """dloss / dlogits [c, V] from dloss / dentropy [c]; overwrites log p. dH / dlogits = -p (log p + H)."""
+def back_through_entropy(
+    p: Float[Tensor, "c V"],
+    log_p: Float[Tensor, "c V"],
+    entropy: Float[Tensor, "c"],
+    slopes: Float[Tensor, "c"],
+    temperature: float,
+) -> Float[Tensor, "c V"]:
+    """dloss / dlogits from dloss / dentropy; overwrites log p. dH / dlogits = -p (log p + H)."""
     return log_p.add_(entropy[:, None]).mul_(p).mul_(-slopes[:, None] / temperature)
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
 from dapo_lit.policy.attention import Layout, layout, paths
@@ -27,22 +28,21 @@ class MicroBatch:
     distinguishes a response from another. The last token of a response predicts nothing and is left out.
     """
 
-    input_ids: Tensor
-    """[T]"""
+    input_ids: Int64[Tensor, "T"]
     lengths: list[int]
     """Lengths of the segments; they sum to T."""
     prompts: list[int] | None
     """The segment whose sequence each segment continues, or -1; None: nothing is shared."""
     continued: list[int] | None
     """After how many tokens of that sequence; None: after all."""
-    rows: Tensor
-    """[n] position in `input_ids` of the token before the response token, whose hidden state predicts it."""
-    targets: Tensor
-    """[n] the response tokens."""
-    tokens: Tensor
-    """[n] their positions in the batch's [N] tensors."""
-    completions: Tensor
-    """[n] the completion each belongs to."""
+    rows: Int64[Tensor, "n"]
+    """Position in `input_ids` of the token before the response token, whose hidden state predicts it."""
+    targets: Int64[Tensor, "n"]
+    """The response tokens."""
+    tokens: Int64[Tensor, "n"]
+    """Their positions in the batch's [N] tensors."""
+    completions: Int64[Tensor, "n"]
+    """The completion each belongs to."""
 
     @cached_property
     def packed(self) -> Layout:
@@ -61,30 +61,27 @@ class TokenBatch:
 
     sequences: list[Tensor]
     """B of [prompt + response]."""
-    prompt_lengths: Tensor
-    """[B]"""
-    response_lengths: Tensor
-    """[B]"""
-    group_index: Tensor
-    """[B] position of the completion's group in the batch."""
-    rewards: Tensor
-    """[B] float64, after shaping."""
-    loss_mask: Tensor
-    """[N] bool; False: the token carries no loss. Metrics go over all response tokens, the loss over these."""
-    rollout_logprobs: Tensor
-    """[N] under the engine."""
-    fresh: Tensor
-    """[N] bool; False: the token was sampled by older weights (carried over)."""
+    prompt_lengths: Int64[Tensor, "B"]
+    response_lengths: Int64[Tensor, "B"]
+    group_index: Int64[Tensor, "B"]
+    """Position of the completion's group in the batch."""
+    rewards: Float64[Tensor, "B"]
+    """After shaping."""
+    loss_mask: Bool[Tensor, "N"]
+    """False: the token carries no loss. Metrics go over all response tokens, the loss over these."""
+    rollout_logprobs: Float32[Tensor, "N"]
+    """Under the engine."""
+    fresh: Bool[Tensor, "N"]
+    """False: the token was sampled by older weights (carried over)."""
 
     # Once a step, not once an update: N is 41 million in a step of the paper's size.
     @cached_property
-    def loss_tokens(self) -> Tensor:
-        """[B] number of tokens of each completion that carry loss."""
+    def loss_tokens(self) -> Int64[Tensor, "B"]:
+        """Number of tokens of each completion that carry loss."""
         return torch.zeros_like(self.response_lengths).index_add_(0, self.completion_of_token, self.loss_mask.long())
 
     @cached_property
-    def completion_of_token(self) -> Tensor:
-        """[N]"""
+    def completion_of_token(self) -> Int64[Tensor, "N"]:
         return torch.repeat_interleave(torch.arange(len(self.sequences), device="cpu"), self.response_lengths)
 
     @cached_property
@@ -230,10 +227,9 @@ class _Segments:
         return found
 
 
-def token_batch(groups: Sequence[Group], loss_mask: Tensor, policy_version: int) -> TokenBatch:
+def token_batch(groups: Sequence[Group], loss_mask: Bool[Tensor, "N"], policy_version: int) -> TokenBatch:
     """Builds the tensors of `groups`, completions in order.
 
-    loss_mask: [N] bool.
     policy_version: of the weights that train; tokens of another version are marked as not fresh.
     """
     # Without `missing`: a completion without a verdict has no reward, and a made-up one would move the whole group's

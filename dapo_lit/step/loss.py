@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 import torch
+from jaxtyping import Bool, Float, Float32, Float64, Int64
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -25,53 +26,53 @@ from dapo_lit.step.batch import MicroBatch, TokenBatch
 
 @dataclass(frozen=True)
 class TokenData:
-    """The response tokens of a batch, or some of them: every field is [n]; None means that no loss needs the field.
+    """The response tokens of a batch, or some of them. None means that no loss needs the field.
 
     Everything is detached. Scoring and the objective's `credit` fill it on the CPU, the same on every rank. The updates
     read a copy on the policy's device, made once per step so that no micro-batch waits for a transfer.
     """
 
-    completions: Tensor
-    """int64; the completion that the token belongs to."""
-    completion_tokens: Tensor
-    """int64; response tokens of that completion, masked ones included."""
-    loss_mask: Tensor
-    """bool; False: the token carries no loss and counts in no denominator. Metrics include it."""
-    rollout_logprobs: Tensor
-    """float32, nats; under the engine that sampled the token."""
-    fresh: Tensor
-    """bool; False: the token was sampled by older weights (carried over)."""
-    old_logprobs: Tensor
-    """float32, nats; under the policy before the updates. Under the engine where pi_old is the engine's
+    completions: Int64[Tensor, "n"]
+    """The completion that the token belongs to."""
+    completion_tokens: Int64[Tensor, "n"]
+    """Response tokens of that completion, masked ones included."""
+    loss_mask: Bool[Tensor, "n"]
+    """False: the token carries no loss and counts in no denominator. Metrics include it."""
+    rollout_logprobs: Float32[Tensor, "n"]
+    """Nats, under the engine that sampled the token."""
+    fresh: Bool[Tensor, "n"]
+    """False: the token was sampled by older weights (carried over)."""
+    old_logprobs: Float32[Tensor, "n"]
+    """Nats, under the policy before the updates. Under the engine where pi_old is the engine's
     (old_logprobs=rollout, carried-over tokens), and where `unscored`, until the first update."""
-    unscored: Tensor | None = None
-    """bool; True: the first update's forward pass gives the old log-prob. None: all are known."""
-    ref_logprobs: Tensor | None = None
-    """float32, nats; under the frozen reference."""
-    values: Tensor | None = None
-    """float32, unit of the reward; the critic's, for the state before the token."""
-    corrections: Tensor | None = None
-    """float32; weight of the token's policy loss for the gap between `old_logprobs` and the policy that sampled it."""
-    advantages: Tensor | None = None
-    """float32; None until credit is assigned."""
-    returns: Tensor | None = None
-    """float32, unit of the reward; what the critic is fitted to."""
-    weights: Tensor | None = None
-    """float32; of the token in the loss of the mini-batch at hand, 0 where masked; of a micro-batch only."""
-    losses: Tensor | None = None
-    """float32; of a policy loss that looks at the whole mini-batch. None: one that is a sum over tokens."""
-    slopes: Tensor | None = None
-    """float32; derivative of the weighted sum of those losses by the token's log-prob."""
+    unscored: Bool[Tensor, "n"] | None = None
+    """True: the first update's forward pass gives the old log-prob. None: all are known."""
+    ref_logprobs: Float32[Tensor, "n"] | None = None
+    """Nats, under the frozen reference."""
+    values: Float32[Tensor, "n"] | None = None
+    """The critic's, in the unit of the reward, for the state before the token."""
+    corrections: Float32[Tensor, "n"] | None = None
+    """Weight of the token's policy loss for the gap between `old_logprobs` and the policy that sampled it."""
+    advantages: Float32[Tensor, "n"] | None = None
+    """None until credit is assigned."""
+    returns: Float32[Tensor, "n"] | None = None
+    """What the critic is fitted to, in the unit of the reward."""
+    weights: Float32[Tensor, "n"] | None = None
+    """Of the token in the loss of the mini-batch at hand, 0 where masked; of a micro-batch only."""
+    losses: Float32[Tensor, "n"] | None = None
+    """Of a policy loss that looks at the whole mini-batch. None: one that is a sum over tokens."""
+    slopes: Float32[Tensor, "n"] | None = None
+    """Derivative of the weighted sum of those losses by the token's log-prob."""
 
     def __getitem__(self, chosen: Tensor | slice) -> "TokenData":
         return self._each(lambda values: values[chosen])
 
-    def weighted(self, of_completion: Tensor) -> "TokenData":
-        """With the weight that each token of a completion has, [B]; 0 where masked."""
+    def weighted(self, of_completion: Float32[Tensor, "B"]) -> "TokenData":
+        """With the weight that each token of a completion has; 0 where masked."""
         return replace(self, weights=of_completion[self.completions] * self.loss_mask)
 
-    def scored_by(self, logprobs: Tensor) -> "TokenData":
-        """With the log-probs [n] of the policy before its first update as the old ones.
+    def scored_by(self, logprobs: Float[Tensor, "n"]) -> "TokenData":
+        """With the log-probs of the policy before its first update as the old ones.
 
         Older weights sampled a carried-over token: its old log-prob stays the engine's.
         """
@@ -106,10 +107,10 @@ class Objective:
     """pi_old comes from a forward pass of the trainer; False: from the engine that sampled."""
     credit: Callable[[TokenBatch, TokenData], TokenData]
     """The tokens with their advantages and, for a critic, returns."""
-    weights: Callable[..., Tensor]
-    """(loss_tokens, group_index, micro_batch), each [B] of a whole mini-batch -> [B] weight of a token with loss."""
-    correction: Callable[[Tensor, Tensor, Tensor], Tensor] | None
-    """(old_logprobs, rollout_logprobs, completions), each [N] -> [N] weights of the policy loss; None: all 1."""
+    weights: Callable[..., Float64[Tensor, "B"]]
+    """(loss_tokens, group_index, micro_batch), each [B] of a whole mini-batch -> weight of a token with loss."""
+    correction: Callable[[Float[Tensor, "N"], Float[Tensor, "N"], Int64[Tensor, "N"]], Float[Tensor, "N"]] | None
+    """(old_logprobs, rollout_logprobs, completions) -> weights of the policy loss; None: all 1."""
 
 
 def loss_with_gradient(
@@ -122,13 +123,13 @@ def loss_with_gradient(
     temperature: float,
     fp32: bool,
     compiles: bool,
-) -> tuple[Tensor, Tensor, Statistics]:
-    """The loss of a micro-batch; its log-probs [n] (nats, detached); what is measured of its tokens.
+) -> tuple[Float[Tensor, ""], Float[Tensor, "n"], Statistics]:
+    """The loss of a micro-batch; its log-probs (nats, detached); what is measured of its tokens.
 
     The gradient is computed on the way, while a chunk's logits are there: autograd takes over at the hidden states
     when the caller calls `backward` on the loss. A sharded model must be gathered.
 
-    tokens: of the micro-batch, n of them, with weights.
+    tokens: of the micro-batch, with weights.
     first_update: the policy is still the one before the updates, so this pass gives the old log-probs.
     temperature: of sampling; log-probs and entropies are those of the sampling distribution.
     """
@@ -162,13 +163,13 @@ def loss_with_gradient(
 
 
 def weighted_loss(
-    objective: Objective, tokens: TokenData, logprobs: Tensor, entropy: Tensor
-) -> tuple[Tensor, Statistics]:
-    """[n] each token's part of the loss of its mini-batch, and what is measured of these tokens.
+    objective: Objective, tokens: TokenData, logprobs: Float[Tensor, "n"], entropy: Float[Tensor, "n"]
+) -> tuple[Float[Tensor, "n"], Statistics]:
+    """Each token's part of the loss of its mini-batch, and what is measured of these tokens.
 
-    tokens: these n, with advantages and weights.
-    logprobs: [n] nats under the policy, with gradient.
-    entropy: [n] nats, with gradient if there is a bonus.
+    tokens: the same n, with advantages and weights.
+    logprobs: nats under the policy, with gradient.
+    entropy: nats, with gradient if there is a bonus.
     """
     assert tokens.advantages is not None
     assert tokens.weights is not None
@@ -195,8 +196,10 @@ def weighted_loss(
     return weighted, statistics
 
 
-def _regularisation(objective: Objective, tokens: TokenData, logprobs: Tensor, entropy: Tensor) -> Tensor:
-    """[n] the divergence from the reference and the entropy bonus."""
+def _regularisation(
+    objective: Objective, tokens: TokenData, logprobs: Float[Tensor, "n"], entropy: Float[Tensor, "n"]
+) -> Float[Tensor, "n"]:
+    """The divergence from the reference and the entropy bonus."""
     terms = torch.zeros_like(logprobs)
     if objective.kl_beta and tokens.ref_logprobs is not None:
         # In the loss, as in GRPO. With kl.where=reward the penalty is in the reward, and kl_beta is 0 here.

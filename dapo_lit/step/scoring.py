@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -29,7 +30,7 @@ SHARED_PROMPT_BELOW = 0.85
 
 @dataclass(frozen=True)
 class PolicyForward:
-    """The models of a step and how they are run. Micro-batches must be on `device`; results are [n], on it too."""
+    """The models of a step and how they are run. Micro-batches must be on `device`; results are on it too."""
 
     policy: Any  # a PreTrainedModel, or its adapters around one
     reference: Reference | None
@@ -80,7 +81,9 @@ class PolicyForward:
         cost = cost_of(self.policy.config)
         return [cost(len(batch.sequences[b])) for b in completions]
 
-    def logprobs(self, micro: MicroBatch, model: PreTrainedModel | None = None) -> tuple[Tensor, Tensor]:
+    def logprobs(
+        self, micro: MicroBatch, model: PreTrainedModel | None = None
+    ) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
         """Log-probs (with gradient) and entropies of the response tokens, under the policy unless `model` is given.
 
         The gradient is there for tests only: a run calls this where it needs none.
@@ -98,7 +101,7 @@ class PolicyForward:
 
     def loss(
         self, micro: MicroBatch, objective: Objective, tokens: TokenData, *, first_update: bool
-    ) -> tuple[Tensor, Tensor, Statistics]:
+    ) -> tuple[Float[Tensor, ""], Float[Tensor, "n"], Statistics]:
         """`loss_with_gradient` of a micro-batch: its loss, with gradient; log-probs, without; what is measured."""
         return run(
             self.policy,
@@ -112,7 +115,7 @@ class PolicyForward:
             compiles=self.compiles,
         )
 
-    def values(self, micro: MicroBatch) -> Tensor:
+    def values(self, micro: MicroBatch) -> Float[Tensor, "n"]:
         """The critic's values of the states before the response tokens, with gradient."""
         assert self.critic is not None
         return self.critic(run(self.critic.backbone, packed_hidden, micro.input_ids, micro.packed)[micro.rows])
@@ -187,8 +190,8 @@ def score(
 
 def _forward_passes(
     forward: PolicyForward, batch: TokenBatch, later: Sequence[int], *, scores_policy: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """[N] of policy, reference and critic, from all ranks' shares, on the CPU; 0 where nothing needs it."""
+) -> tuple[Float[Tensor, "N"], Float[Tensor, "N"], Float[Tensor, "N"]]:
+    """Of policy, reference and critic, from all ranks' shares, on the CPU; 0 where nothing needs it."""
     policy, ref, values = (torch.zeros_like(batch.rollout_logprobs, device=forward.device) for _ in range(3))
     # Two rounds: reference and critic score every completion, the policy only those that no update will.
     now = sorted(set(range(len(batch.sequences))) - set(later))

@@ -12,6 +12,7 @@ from functools import reduce
 from typing import Any
 
 import torch
+from jaxtyping import Float32, Float64
 from torch import Tensor
 
 from dapo_lit.config import Config
@@ -86,8 +87,8 @@ class StepUpdates:
                     self.steps.counters.tokens_trained += loss_tokens
         self.line.erase()
 
-    def accumulate_gradient(self, minibatch: Sequence[int], epoch: int) -> Tensor:
-        """The gradient of a mini-batch; returns this rank's share of its loss, float64 on the device."""
+    def accumulate_gradient(self, minibatch: Sequence[int], epoch: int) -> Float64[Tensor, ""]:
+        """The gradient of a mini-batch; returns this rank's share of its loss, on the device."""
         # Fillers, whose `counts` is False, exist because a sharded policy gathers weights in every pass: ranks must run
         # the same number of them.
         micros = self.forward.micro_batches(self.batch, minibatch)
@@ -126,8 +127,8 @@ class StepUpdates:
         first_token = self.batch.response_lengths[: minibatch[0]].sum()
         return bool(self.tokens.unscored[first_token])
 
-    def _token_weights(self, minibatch: Sequence[int], micros: Sequence[MicroBatch]) -> Tensor:
-        """[B] float32 weight of each token of a completion in the loss of a mini-batch; 0 in other mini-batches."""
+    def _token_weights(self, minibatch: Sequence[int], micros: Sequence[MicroBatch]) -> Float32[Tensor, "B"]:
+        """Weight of each token of a completion in the loss of a mini-batch; 0 in other mini-batches."""
         batch, ranks, chosen = self.batch, self.forward.ranks, torch.tensor(minibatch, device="cpu")
         # Only the denominator `microbatch`, kept to compare with trainers that average per micro-batch, reads this
         # index.
@@ -146,8 +147,8 @@ class StepUpdates:
     @torch.no_grad()
     def _linearised(
         self, weights: Tensor, minibatch: Sequence[int], micros: Sequence[tuple[MicroBatch, bool]], seed: int
-    ) -> tuple[Tensor, Tensor]:
-        """[N] losses and slopes of a policy loss that looks at the whole mini-batch; the same on every rank.
+    ) -> tuple[Float32[Tensor, "N"], Float32[Tensor, "N"]]:
+        """Losses and slopes of a policy loss that looks at the whole mini-batch; the same on every rank.
 
         A forward pass without gradient gives the log-probs of all tokens on all ranks. The loss of those has a slope
         at each token, and the sum of slopes times log-probs, which any split into micro-batches adds up to, has the

@@ -16,7 +16,9 @@ AGGREGATIONS: tuple[Aggregation, ...] = tuple(name for name in get_args(Aggregat
 
 def weights(lengths: list[int], groups: list[int], micro_batch: list[int] | None = None, **options: Any) -> list[float]:
     own = None if micro_batch is None else torch.tensor(micro_batch)
-    result = completion_weights(torch.tensor(lengths), torch.tensor(groups), own, **options)
+    # The dtype by name: a tensor of an empty list would be one of floats.
+    counts, index = (torch.tensor(numbers, dtype=torch.int64) for numbers in (lengths, groups))
+    result = completion_weights(counts, index, own, **options)
     assert result.dtype == torch.float64
     return result.tolist()
 

@@ -27,7 +27,7 @@ def test_mismatch_by_hand() -> None:
 def test_bfloat16_inputs_are_summed_at_full_precision() -> None:
     # The sum of 4,097 entropies of 1.0 is 4,096 in bfloat16.
     ones = torch.ones(4097, dtype=torch.bfloat16)
-    metrics = finish(token_statistics(Tokens(-ones, -ones, ones, ones, 4097 * ones.double()), BOUNDS))
+    metrics = finish(token_statistics(Tokens(-ones, -ones, ones, ones, 4097 * ones.long()), BOUNDS))
     assert metrics["policy/entropy"] == 1.0
     assert metrics["policy/prob_mean"] == pytest.approx(math.exp(-1))
 

@@ -172,7 +172,8 @@ def test_a_group_whose_only_right_answer_is_truncated_is_accepted_and_counted_wh
 def test_groups_that_lost_a_completion_are_compared_among_those_that_are_left(compose, estimator):
     """Rewards 1, -1, -1 and 1, -1: less the mean of all over the std (Eq. 9), or less the mean of the others."""
     config = compose(A + f"advantage.estimator={estimator}")
-    groups = [rewarded(config, i, [(right, 1) for right in rights]) for i, rights in enumerate(([1, 0, 0], [1, 0]))]
+    verdicts = ([True, False, False], [True, False])
+    groups = [rewarded(config, i, [(right, 1) for right in rights]) for i, rights in enumerate(verdicts)]
     batch = token_batch(groups, loss_mask(config.algorithm)(groups), policy_version=0)
     nothing = torch.zeros(len(batch.loss_mask))
     tokens = TokenData(
