@@ -60,10 +60,12 @@ FolderNames = Annotated[str, AfterValidator(_folder)]
 """A text that becomes a folder, or one in another: `mine/first`."""
 
 MOST_STEPS = 10**12
+LARGEST_WHOLE = 2**53
+"""float64 has every whole number up to here: what tables and pages hold as such is exact."""
 LARGEST = 3.4028234e38
 """What a float32 holds; a measured number beyond it counts as infinite."""
 Whole = Annotated[int, Strict(), Field(ge=-(2**63), lt=2**63)]
-Seed = Annotated[int, Strict(), Field(ge=0, lt=2**63)]
+Seed = Annotated[int, Strict(), Field(ge=0, le=LARGEST_WHOLE)]
 Step = Annotated[int, Strict(), Field(ge=0, le=MOST_STEPS)]
 Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 Flag = Annotated[bool, Strict()]
@@ -189,7 +191,7 @@ def _texts(column: "pd.Series") -> str | None:
 
 
 def _whole(column: "pd.Series") -> str | None:
-    whole = not len(column) or (column.dtype.kind in "iu" and column.min() >= 0 and column.max() <= 2**53)
+    whole = not len(column) or (column.dtype.kind in "iu" and column.min() >= 0 and column.max() <= LARGEST_WHOLE)
     return None if whole else "a whole number, 0 or more, in every row"
 
 

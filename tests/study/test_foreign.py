@@ -135,6 +135,15 @@ def test_arms_with_a_seed_in_common_are_pairs_and_no_test_of_unpaired_runs_is_ma
     assert not any("not paired" in note for note in notes)
 
 
+def test_the_largest_seed_of_a_log_is_read_back_and_a_larger_one_is_refused(tmp_path):
+    """Packed cells hold it as a whole number that every reader has exactly."""
+    table = {"arm": ["x", "y"], "seed": [2**53] * 2, "step": [1, 1], "rollout/reward": [1.0, 2.0]}
+    import_runs("csv", [csv(tmp_path / "logs", table)], tmp_path / "out", None)
+    assert load(tmp_path / "out").seeds == (2**53,)
+    with pytest.raises(StudyError, match="seed is"):
+        import_runs("csv", [csv(tmp_path / "more", {**table, "seed": [2**53 + 1] * 2})], tmp_path / "out", None)
+
+
 @pytest.mark.parametrize(
     ("table", "folder", "named"),
     [

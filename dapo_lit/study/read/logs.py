@@ -15,7 +15,7 @@ import pandas as pd
 from pydantic import with_config
 from typing_extensions import TypedDict  # pydantic's until Python 3.12
 
-from dapo_lit.border import LARGEST, MOST_COLUMNS, MOST_STEPS, OPEN, checked, json_tree, short
+from dapo_lit.border import LARGEST, LARGEST_WHOLE, MOST_COLUMNS, MOST_STEPS, OPEN, checked, json_tree, short
 from dapo_lit.study.read.run import StudyError
 
 
@@ -175,7 +175,7 @@ def _table(file: Path, unit: str, rows: Sequence[Mapping[str, Any]], cell: tuple
         if cell:
             if not (arm := row.get("arm")):
                 raise StudyError(f"{place}: arm is missing")
-            kept |= {"arm": arm, "seed": _whole(row.get("seed"), "seed", place, 2**63 - 1)}
+            kept |= {"arm": arm, "seed": _whole(row.get("seed"), "seed", place, LARGEST_WHOLE)}
         for key, value in row.items():
             if key in kept or value is None or value == "":
                 continue
