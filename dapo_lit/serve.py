@@ -39,7 +39,7 @@ class Job:
     """A command that was started by a click."""
 
     arguments: tuple[str, ...]
-    """Of `python -m`."""
+    """Those after `python -m`."""
     process: subprocess.Popen[str] | None = None
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=LINES))
 

@@ -24,7 +24,7 @@ FLAGS = (
 """All flags of Hydra's."""
 LISTED_SWEEPS = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP, ValueType.RANGE_SWEEP)
 MODES = (("--cfg", "-c"), ("--info", "-i"), ("--run", "-r"), ("--multirun", "-m"), ("--shell-completion", "-sc"))
-"""Of these Hydra takes one."""
+"""Flags of which Hydra takes at most one."""
 LOOKS_ONLY = ("--cfg", "-c", "--help", "-h", "--hydra-help", "--info", "-i", "--shell-completion", "-sc")
 """Flags with which Hydra runs nothing."""
 

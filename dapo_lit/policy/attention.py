@@ -49,7 +49,7 @@ class Layout:
     """
 
     positions: Int64[Tensor, "1 T"]
-    """Of each token in its sequence."""
+    """Place of each token in its sequence."""
     gather: Int64[Tensor, "places"]
     """Index of the packed token at each place of the buckets; padding repeats a sequence's last token."""
     restore: Int64[Tensor, "T"]

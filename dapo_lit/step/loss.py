@@ -58,9 +58,9 @@ class TokenData:
     returns: Float32[Tensor, "n"] | None = None
     """What the critic is fitted to, in the unit of the reward."""
     weights: Float32[Tensor, "n"] | None = None
-    """Of the token in the loss of the mini-batch at hand, 0 where masked; of a micro-batch only."""
+    """Weight of the token in the loss of the mini-batch at hand, 0 where masked; of a micro-batch only."""
     losses: Float32[Tensor, "n"] | None = None
-    """Of a policy loss that looks at the whole mini-batch. None: one that is a sum over tokens."""
+    """Loss of the token, where the policy loss looks at the whole mini-batch. None: one that is a sum over tokens."""
     slopes: Float32[Tensor, "n"] | None = None
     """Derivative of the weighted sum of those losses by the token's log-prob."""
 
@@ -82,8 +82,8 @@ class TokenData:
         return self._each(lambda values: values.to(device))
 
     def _each(self, function: Callable[[Tensor], Tensor]) -> "TokenData":
-        known = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
-        return replace(self, **{name: function(values) for name, values in known.items()})
+        filled = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+        return replace(self, **{name: function(values) for name, values in filled.items()})
 
 
 @dataclass(frozen=True)

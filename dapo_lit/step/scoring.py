@@ -191,7 +191,7 @@ def score(
 def _forward_passes(
     forward: PolicyForward, batch: TokenBatch, later: Sequence[int], *, scores_policy: bool
 ) -> tuple[Float[Tensor, "N"], Float[Tensor, "N"], Float[Tensor, "N"]]:
-    """Of policy, reference and critic, from all ranks' shares, on the CPU; 0 where nothing needs it."""
+    """Log-probs of policy and reference, values of the critic, of all ranks, on the CPU; 0 where nothing needs them."""
     policy, ref, values = (torch.zeros_like(batch.rollout_logprobs, device=forward.device) for _ in range(3))
     # Two rounds: reference and critic score every completion, the policy only those that no update will.
     now = sorted(set(range(len(batch.sequences))) - set(later))

@@ -164,9 +164,9 @@ class StepUpdates:
         # Each rank has filled its own places and left the others at 0: the sum is a gather.
         logprobs, entropy = (forward.ranks.sum(x.cpu()) for x in (logprobs, entropy))
         places = torch.isin(tokens.completions, torch.tensor(minibatch, device="cpu")).nonzero().flatten()
-        known = tokens[places].weighted(weights)
-        assert known.advantages is not None
-        assert known.weights is not None
+        own = tokens[places].weighted(weights)
+        assert own.advantages is not None
+        assert own.weights is not None
         with torch.enable_grad():
             # A leaf that stands for the forward pass: autograd gives d loss / d log-prob of each token, and the
             # micro-batches carry it on to the weights later, one at a time.
@@ -174,18 +174,18 @@ class StepUpdates:
             losses, _ = self.objective.policy_loss(
                 Tokens(
                     logprobs=variable,
-                    old_logprobs=known.old_logprobs,
-                    advantages=known.advantages,
+                    old_logprobs=own.old_logprobs,
+                    advantages=own.advantages,
                     entropy=entropy[places],
-                    completions=known.completions,
-                    mask=known.loss_mask,
+                    completions=own.completions,
+                    mask=own.loss_mask,
                     generator=torch.Generator(device="cpu").manual_seed(seed),
                 ),
                 self.objective.bounds,
             )
-            if known.corrections is not None:
-                losses = losses * known.corrections
-            (slopes,) = torch.autograd.grad((losses * known.weights).sum(), variable)
+            if own.corrections is not None:
+                losses = losses * own.corrections
+            (slopes,) = torch.autograd.grad((losses * own.weights).sum(), variable)
         # At the places of the batch, so that a micro-batch picks its own as it picks every other field.
         whole_losses, whole_slopes = torch.zeros_like(logprobs), torch.zeros_like(logprobs)
         whole_losses[places], whole_slopes[places] = losses.detach().to(slopes.dtype), slopes
@@ -232,16 +232,16 @@ class StepUpdates:
             self.last_epoch = merge(self.last_epoch, measured)
         return loss.detach()
 
-    def _accumulate_critic(self, micro: MicroBatch, known: TokenData, *, measured: bool) -> None:
+    def _accumulate_critic(self, micro: MicroBatch, own: TokenData, *, measured: bool) -> None:
         settings = self.config.algorithm.critic
         assert settings is not None
-        assert known.weights is not None
-        assert known.values is not None
-        assert known.returns is not None
+        assert own.weights is not None
+        assert own.values is not None
+        assert own.returns is not None
         values = self.forward.values(micro)
-        losses, statistics = clipped_value_loss(values, known.values, known.returns, clip=settings.clip)
+        losses, statistics = clipped_value_loss(values, own.values, own.returns, clip=settings.clip)
         # With the policy's weights: values are averaged over the same tokens as the loss.
-        self.backward(settings.loss_weight * (losses * known.weights).sum())
+        self.backward(settings.loss_weight * (losses * own.weights).sum())
         if measured:
             self._measure(statistics)
 

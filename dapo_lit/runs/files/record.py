@@ -37,7 +37,7 @@ class Problems(TypedDict, total=False):
     long: Whole
     long_heldout: Whole
     duplicates: dict[str, Whole]
-    """Of task.deduplicate=true."""
+    """Counts of rows, and of problems that were repeated or left out, where task.deduplicate=true."""
 
 
 @with_config(OPEN)
