@@ -21,9 +21,8 @@ from dapo_lit.config.inputs import differing, in_words, kind_of_part
 from dapo_lit.data.selection import SelectionReport
 from dapo_lit.engines.protocol import Sampling
 from dapo_lit.evaluation.sampled import Evaluation, evaluate
+from dapo_lit.lit.engine_weights import EngineWeights
 from dapo_lit.log import log
-from dapo_lit.policy.sharding import PolicyTensors
-from dapo_lit.preflight.engine import probe_engine, trainer_score
 from dapo_lit.preflight.training import check_run
 from dapo_lit.ranks import Ranks
 from dapo_lit.rollout.collect import Collector, ProblemOrder
@@ -94,10 +93,8 @@ class RolloutDataModule(LightningDataModule):
         self.collector: Any = None  # a Collector from setup on
         self._restored: dict[str, Any] | None = None
         self._ahead = StepsAhead(self._sample)
-        self._given: int | None = None
-        """Version of the weights that the engine has, or will have once the steps of the queue are sampled."""
         self._loss_mask = loss_mask(config.algorithm)
-        self._probed = False
+        self._weights: Any = None  # EngineWeights from setup on
 
     def setup(self, stage: str) -> None:
         """Reads and checks the problems before anything expensive starts."""
@@ -142,6 +139,7 @@ class RolloutDataModule(LightningDataModule):
             ranks=self.ranks.of_sampling,
         )
         self.collector = Collector(setup=setup, order=ProblemOrder(len(train), config.seed))
+        self._weights = EngineWeights(parts, setup, self.ranks)
         if self._restored is not None:
             self._restore(self._restored)
 
@@ -168,64 +166,21 @@ class RolloutDataModule(LightningDataModule):
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         return batch  # micro-batches move one by one
 
-    def sync_weights(self) -> float:
-        """Gives the engine the policy's weights, unless it has them; returns seconds. No step may be under way."""
-        module = self.trainer.lightning_module
-        engine = self.collector.setup.engine
-        # A skipped update leaves the weights as they are; sending them again would empty the prefix cache for nothing.
-        if engine.version == module.policy_version:
-            return 0.0
-        started = time.perf_counter()
-        engine.sync_weights(PolicyTensors(module.policy), module.policy_version)
-        self._given = module.policy_version
-        seconds = time.perf_counter() - started
-        if self._probes:
-            self._probe_engine()
-        return seconds
-
-    @property
-    def _probes(self) -> bool:
-        """True until the engine has been probed, where there is one that draws."""
-        return self.config.preflight and self.collector.setup.engine.draws and not self._probed
-
-    def _probe_engine(self) -> None:
-        """Once a process, so in every run and every resumed one: compares the engine's samples with the policy."""
-        self._probed = True
-        module, setup = self.trainer.lightning_module, self.collector.setup
-        found = probe_engine(
-            setup.engine,
-            setup.prompts[0].ids,
-            setup.sampling,
-            trainer_score(module.policy_forward),
-            narrow=self.config.compute_dtype != "float32" or self.parts.engine_dtype != torch.float32,
-            device=module.device,
-            ranks=self.ranks,
-        )
-        if self.ranks.rank == 0:
-            log.info(f"engine: {found.words}")
-
-    def _snapshot(self) -> Snapshot | None:
-        """The policy's weights for an engine that may be sampling now; None if it has them, or will have."""
-        module = self.trainer.lightning_module
-        if self._given == module.policy_version:
-            return None
-        self._given = module.policy_version
-        return PolicyTensors(module.policy).copied(self.collector.setup.engine.takes_weights), module.policy_version
-
     def collect(self, step: int) -> RolloutStep:
         """Rollout step `step`, sampled with the current weights or, with steps ahead, with earlier ones."""
         started = time.perf_counter()
-        version, ahead = self.trainer.lightning_module.policy_version, self._ahead
+        module, ahead = self.trainer.lightning_module, self._ahead
+        version = module.policy_version
         collected = ahead.take()
         # Never beyond the budget: a step that nobody trains on is wasted.
         last = min(self.config.rollout.steps_ahead, self.config.budget.steps - step)
         later = range(len(ahead) + 1, last + 1)
         given, weights = time.perf_counter(), None
         # The engine may be sampling; not if it was not probed yet: then the queue is that of a checkpoint.
-        if len(ahead) and later and not self._probes:
-            weights = self._snapshot()
+        if len(ahead) and later and not self._weights.is_unprobed:
+            weights = self._weights.snapshot(module)
         elif later or collected is None:
-            self.sync_weights()
+            self._weights.sync(module)
         sync_s = time.perf_counter() - given
         if collected is None:
             collected = self._sample(step, version)
@@ -263,7 +218,7 @@ class RolloutDataModule(LightningDataModule):
         """
         # The engine has one user at a time; a step ahead may be using it.
         self._ahead.wait()
-        self.sync_weights()
+        self._weights.sync(self.trainer.lightning_module)
         settings, task = self.config.evaluation, self.config.task
         setup, ranks, stop = self.collector.setup, self.ranks, self._check_stop
         found: dict[str, Evaluation] = {}
