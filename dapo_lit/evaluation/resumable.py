@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -156,7 +155,7 @@ def with_missing(
 
     if config.preflight:
         run_checks(checks(evaluated, benchmark, engine))
-    print(f"sampling {missing:,} responses of up to {limit:,} tokens, {rows} at once", file=sys.stderr, flush=True)
+    log.info(f"sampling {missing:,} responses of up to {limit:,} tokens, {rows} at once")
     found = evaluated_samples(
         benchmark.prompts, n, engine(), benchmark.verifier, benchmark.decode, benchmark.sampling, done.keys()
     )
