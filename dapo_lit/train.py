@@ -22,6 +22,7 @@ from dapo_lit.data.templates import agreed_template
 from dapo_lit.errors import HeldError, UserError
 from dapo_lit.preflight.files import check_files
 from dapo_lit.preflight.machine import check_machine
+from dapo_lit.preflight.weights import check_weights
 from dapo_lit.runs.files.atomic import write_text
 from dapo_lit.runs.files.claim import claimed, holder
 from dapo_lit.runs.files.layout import CHECKPOINTS, DONE, RECORD, TABLES
@@ -52,6 +53,11 @@ def train(config: Config, overrides: list[str]) -> None:
     checked_early(config)
     if config.study is None and os.environ.get("RANK", "0") == "0":
         check_wandb(config.logger)
+    # A study prints its own first line; nothing to do, and no table, where this run is finished.
+    opened = config.preflight and config.study is None and os.environ.get("RANK", "0") == "0"
+    opened = opened and not (config.resume == "auto" and (config.folder(arm_of(config)) / DONE).is_file())
+    if opened:
+        check_weights(config)
     import torch
 
     from dapo_lit.cli.run_summary import mostly_skipped, nothing_learned
@@ -74,7 +80,7 @@ def train(config: Config, overrides: list[str]) -> None:
             follow(config, run_start)
             return
         try:
-            train_first(config, overrides, run_start)
+            train_first(config, overrides, run_start, opened)
         finally:
             run_start.broadcast(None)  # nothing to do, or an error: the other ranks must not wait
     path = run_path(config, arm_of(config))  # only now: an error inside would look like a lost rank to the others
@@ -184,8 +190,11 @@ def run_study(study: Sweep, run: Callable[[Config, list[str]], None] = train) ->
     return code or found
 
 
-def train_first(config: Config, overrides: list[str], run_start: RunStart) -> None:
-    """Rank 0: runs one training, which this process claims meanwhile, unless it is done or another process runs it."""
+def train_first(config: Config, overrides: list[str], run_start: RunStart, opened: bool) -> None:
+    """Rank 0: runs one training, which this process claims meanwhile, unless it is done or another process runs it.
+
+    opened: the table of checks has its first row already.
+    """
     from dapo_lit.build.components import RunComponents
     from dapo_lit.cli.same_inputs import check_same_inputs, prompt_day
     from dapo_lit.cli.study_plan import check_base, packed_cell
@@ -210,7 +219,7 @@ def train_first(config: Config, overrides: list[str], run_start: RunStart) -> No
     # Everything that can be wrong is checked before an older run is touched: no mistake moves it aside.
     with claimed(path) as owner:
         parts = RunComponents(config, run_start.ranks, prompt_day(config, path))
-        check_run(parts)
+        check_run(parts, opened)
         inputs = inputs_of(parts)
         check_same_inputs(config, path, inputs)
         if not (config.resume and any((path / CHECKPOINTS).glob("step_*.ckpt"))):  # a checkpoint has its own start

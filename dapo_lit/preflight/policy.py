@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from dapo_lit.config import Config, ConfigError
+from dapo_lit.config import ConfigError
 from dapo_lit.engines.protocol import RolloutEngine, SampleKey, SampleRequest, Sampling, TokenIds
 from dapo_lit.policy.head import token_logprobs
 from dapo_lit.preflight.engine import packed_responses
@@ -40,33 +40,6 @@ PROMPT, RESPONSES = 6, (5, 8)
 """Tokens of the texts that are compared: two responses to one prompt."""
 PACKED_LAYERS = {"full_attention", "sliding_attention", "attention", "mlp", "moe"}
 """Entries of `layer_types` that keep nothing from one token to the next, apart from attention that is checked."""
-HIGH_RATE = 2e-5
-"""Above it, full training of a pre-trained policy is likely to ruin it."""
-
-
-def check_dtype(config: Config) -> Finding:
-    """Refuses to train 16-bit weights themselves."""
-    policy, narrow = config.policy, config.trainer.sharding.dtype
-    if policy.dtype == "float32" or policy.lora is not None:
-        trained = f"{policy.dtype} weights" if policy.lora is None else f"float32 adapters on {policy.dtype} weights"
-        computed = f" computing in {narrow}" if narrow not in (None, policy.dtype) else ""
-        return Finding(f"{trained}{computed}, learning rate {config.algorithm.optimizer.lr:g}", high_rate(config))
-    raise ConfigError(
-        f"policy.dtype={policy.dtype} without policy.lora: 16-bit weights round small updates away: a run with "
-        "the usual learning rates learns nothing. Use float32 weights with 16-bit computation (policy.dtype=float32 "
-        "trainer.sharding.dtype=bfloat16), or train adapters ('policy.lora={rank: 32, alpha: 32}')"
-    )
-
-
-def high_rate(config: Config) -> tuple[str, ...]:
-    """A warning about a learning rate far above the usual one, as the default is for a pre-trained policy."""
-    rate = config.algorithm.optimizer.lr
-    if not config.policy.path or config.policy.lora is not None or rate <= HIGH_RATE:
-        return ()
-    return (
-        f"algorithm.optimizer.lr={rate:g} is high for the weights of a pre-trained policy; 1e-6 to 1e-5 is usual, and "
-        "the default suits the tiny policies",
-    )
 
 
 def check_policy(model: PreTrainedModel) -> Finding:

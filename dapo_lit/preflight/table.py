@@ -22,9 +22,13 @@ class Finding:
     """Lines below the row: what was looked at, for the eye."""
 
 
-def run_checks(checks: Mapping[str, Callable[[], Finding]]) -> None:
-    """Runs the checks in their order and prints a row for each as it ends; the first that raises ends them."""
-    log.info("before the first step (preflight=false skips this)")
+def run_checks(checks: Mapping[str, Callable[[], Finding]], opened: bool = False) -> None:
+    """Runs the checks in their order and prints a row for each as it ends; the first that raises ends them.
+
+    opened: the table has rows already.
+    """
+    if not opened:
+        log.info("before the first step (preflight=false skips this)")
     for name, check in checks.items():
         finding = check()
         log.info(f"  {name:<{WIDTH}}{finding.words}")

@@ -10,23 +10,28 @@ from dapo_lit.config import Config, ConfigError
 from dapo_lit.policy.wrap import decoder_layers
 from dapo_lit.preflight.idle_settings import check_switches
 from dapo_lit.preflight.machine import check_devices
-from dapo_lit.preflight.policy import check_dtype, check_policy
+from dapo_lit.preflight.policy import check_policy
 from dapo_lit.preflight.problems import check_labels, check_leakage, check_references, try_rewards, unseen_columns
 from dapo_lit.preflight.prompts import check_prompts, check_tokenizer
 from dapo_lit.preflight.rules import check_rules
 from dapo_lit.preflight.table import Finding, run_checks
+from dapo_lit.preflight.weights import check_weights
 
 
-def check_run(parts: RunComponents) -> None:
-    """Finds a user's mistakes before anything is computed, and prints what was checked; `preflight` skips most."""
+def check_run(parts: RunComponents, opened: bool = False) -> None:
+    """Finds a user's mistakes before anything is computed, and prints what was checked; `preflight` skips most.
+
+    opened: `check_weights` was called, which prints the first row.
+    """
     if not parts.config.preflight:
         _check_lengths(parts.config)
         _check_device(parts)
         _check_engine(parts)
         return
+    if not opened:
+        check_weights(parts.config)
     run_checks(
         {
-            "weights": lambda: check_dtype(parts.config),
             "device": lambda: _check_device(parts),
             "problems": lambda: _check_problems(parts),
             **({} if parts.config.policy.path else {"base": lambda: _find_base(parts)}),
@@ -37,7 +42,8 @@ def check_run(parts: RunComponents) -> None:
             "rewards": lambda: _try_rewards(parts),
             "switches": lambda: _check_switches(parts.config),
             "engine": lambda: _check_engine(parts),
-        }
+        },
+        opened=True,
     )
 
 

@@ -15,7 +15,8 @@ from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import Sample, SampleKey
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import token_logprobs
-from dapo_lit.preflight.policy import FAMILIES, check_dtype, check_policy
+from dapo_lit.preflight.policy import FAMILIES, check_policy
+from dapo_lit.preflight.weights import check_dtype
 from dapo_lit.ranks import Ranks
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.records import Completion, Group

@@ -1,5 +1,7 @@
 """The table before the first step: a row for each check, refusals after the rows before them, and no row if skipped."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,35 @@ def test_a_run_prints_one_row_a_check_and_then_its_warnings(compose, capsys):
     assert rows["switches"].endswith("; 1 to look at")
     assert rows["engine"] == "torch, float32"
     assert warning.startswith("    warning: algorithm.techniques.clip_higher=true: clip.high equals clip.low (0.2)")
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+from dapo_lit.cli.command import compose
+from dapo_lit.train import train
+train(compose("+experiment=four_sums", *sys.argv[1:]), [])
+"""
+
+
+def test_the_first_row_of_a_run_is_printed_before_torch_loads_and_none_where_the_run_is_finished(tmp_path):
+    """Torch and Lightning take seconds; a run with nothing to do says only that."""
+
+    def printed(*overrides: str) -> list[str]:
+        command = [sys.executable, "-c", WITHOUT_TORCH, f"runs_dir={tmp_path}", *overrides]
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
+        assert "import of torch halted" in done.stderr
+        return done.stdout.splitlines()
+
+    first, row = printed()
+    assert first == "before the first step (preflight=false skips this)"
+    assert row.split(maxsplit=1) == ["weights", "float32 weights, learning rate 0.001"]
+    assert printed("preflight=false") == []
+    folder = tmp_path / "four_sums" / "dapo" / "seed_0"
+    folder.mkdir(parents=True)
+    (folder / "DONE.json").write_text("{}")
+    assert printed("resume=auto") == []
+    assert printed() == [first, row]
 
 
 def test_preflight_false_tries_nothing_out(compose, capsys, monkeypatch):
