@@ -280,9 +280,12 @@ def test_the_page_of_a_run_fills_while_it_goes_on(browser: Browser, tmp_path: Pa
         browser.open(page)
         assert browser.evaluate("explorer.lines[0].rows.at(-1)[0]") == rows - 1
         assert f"Step {rows - 1} of 40, running." in browser.evaluate("document.body.textContent")
-    command = browser.evaluate("document.querySelector('pre code').textContent")
-    assert command.startswith("python -m dapo_lit.train -m ")
-    assert "+study=leave_one_out 'seed=range(0,6)'" in command
+    shown = "document.querySelector('pre code').textContent.trim()"
+    assert browser.evaluate(shown) == f"python -m dapo_lit.report {tmp_path / 'live'}"  # it is a cell of a study
+    (run / "overrides.txt").write_text("+experiment=dapo\nseed=0\nbudget.steps=40\n")
+    browser.open(write_run_page(run) or run)
+    command = "python -m dapo_lit.train -m +experiment=dapo budget.steps=40 +study=leave_one_out 'seed=range(0,6)'"
+    assert browser.evaluate(shown) == command
 
 
 def test_the_page_of_a_run_shows_six_metrics_at_once_and_a_click_enlarges_one(browser: Browser, tmp_path: Path) -> None:

@@ -47,8 +47,6 @@ def _playable(folder: Path) -> Iterator[Part]:
 
 def _commands(run: Run) -> str:
     """Commands that compare this run with runs without a technique, as Markdown."""
-    kept = [line for line in run.overrides if line and not line.lstrip("+~").startswith(OWN)]
-    study = command("train", "-m", *kept, "+study=leave_one_out", "seed=range(0,6)")
     text = "One run cannot show what a technique does, or how much seeds differ."
     if recorded := (run.config.get("replay") or {}).get("record"):
         live = command("serve", str(run.folder))
@@ -59,6 +57,11 @@ def _commands(run: Run) -> str:
             f"To train on without each technique from the states that this run kept, for a few steps:\n\n```\n{fork}\n"
             f"```\n\nA page on this machine that does both at a click:\n\n```\n{live}\n```\n\n"
         )
+    if any(line.startswith("study.arm=") for line in run.overrides):
+        found = command("report", str(run.folder.parent.parent))
+        return f"{text} This run is one of the study {run.study}, which says:\n\n```\n{found}\n```"
+    kept = [line for line in run.overrides if line and not line.lstrip("+~").startswith(OWN)]
+    study = command("train", "-m", *kept, "+study=leave_one_out", "seed=range(0,6)")
     return f"{text} To train six pairs of runs for each technique, with and without it:\n\n```\n{study}\n```"
 
 
