@@ -18,6 +18,7 @@ COMMANDS = {
     "replay": "a recorded step under other switches",
     "plan": "memory, time and cost of a run before it is launched",
     "export": "a checkpoint as a Hugging Face folder",
+    "docs": "the pages that messages name, such as docs/rewards.md",
     "doctor": "what a run needs on this machine, and what is missing",
     "convert": "a run of verl or TRL as the command here, and what does not come along",
     "schema": "JSON schemas of the configs, for editors",

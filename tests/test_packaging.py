@@ -25,6 +25,11 @@ def tracked(*folders: str) -> set[str]:
     return {name for name in listed if (ROOT / name).is_file()}
 
 
+SITE = ("docs/site/", "docs/stylesheets/", "docs/javascripts/")
+"""What makes the site of the pages."""
+PAGES = {name for name in tracked("docs") if not name.startswith(SITE)}
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files of the wheel, as pip would install them."""
@@ -38,14 +43,15 @@ def test_the_source_distribution_has_the_package_and_nothing_else(tmp_path: Path
     (file,) = SdistBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     with tarfile.open(file) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert names == tracked("dapo_lit", "math_answers", "conf") | TOP
+    assert names == tracked("dapo_lit", "math_answers", "conf") | PAGES | TOP
 
 
 def test_the_wheel_has_the_package_with_its_configs_and_base_policies(wheel: Path) -> None:
     found = {str(file.relative_to(wheel)) for file in wheel.rglob("*") if file.is_file()}
     configs = {f"dapo_lit/{name}" for name in tracked("conf")}
+    pages = {f"dapo_lit/pages/{name.removeprefix('docs/')}" for name in PAGES}
     own = {name for name in found if ".dist-info/" not in name}
-    assert own == tracked("dapo_lit", "math_answers") | configs
+    assert own == tracked("dapo_lit", "math_answers") | configs | pages
     assert sum(name.startswith("dapo_lit/base_policies/") and name.endswith(".safetensors") for name in own) == 7
 
 

@@ -153,6 +153,7 @@ HEAVY = {"torch", "transformers", "lightning", "pandas", "matplotlib", "vllm"}
                 "schema",
                 "serve",
                 "decide",
+                "docs",
                 "__main__",
             ],
             set(),

@@ -98,6 +98,7 @@ WRONG = [
     ("ablate", ["clip_higer", "model=micro", "data=good.jsonl"], "clip_higher"),
     ("convert", ["none.sh"], "none.sh"),
     ("serve", ["runs/none"], "runs/none"),
+    ("docs", ["rewads"], "rewards"),
     ("schema", ["experiments"], "experiments experiment"),
     ("__main__", ["trian"], "trian train"),
 ]  # fmt: skip

@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+PAGES = "pages"
+"""docs/ in an installed package: its examples are no code of a run."""
 CODE = ("dapo_lit", "math_answers", "conf", "pyproject.toml")
 """What decides, in a checkout, how a run goes."""
 
@@ -22,6 +24,8 @@ def code_state() -> dict[str, str | None]:
     package = ROOT / "dapo_lit"
     digest = hashlib.sha256()
     for file in sorted(package.rglob("*.py")):
+        if file.is_relative_to(package / PAGES):
+            continue
         digest.update(str(file.relative_to(package)).encode() + file.read_bytes())
     diff = git("diff", "HEAD")
     return {

@@ -1,0 +1,67 @@
+"""The pages of the documentation, which come with the package: `dapo-lit docs` lists them, `dapo-lit docs rewards`
+prints one, as a message names it (`docs/tutorials/cluster.md`) or by part of its name.
+
+Links to experiments/ and to the code lead into the repository, which the package does not hold.
+"""
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dapo_lit.cli.arguments import CommandParser
+from dapo_lit.errors import suggestion
+
+
+def pages_folder() -> Path:
+    """`pages/` inside an installed package, `docs/` at the top of a checkout."""
+    package = Path(__file__).parent
+    installed = package / "pages"
+    return installed if installed.is_dir() else package.parent / "docs"
+
+
+def pages() -> dict[str, Path]:
+    """The pages by name, such as `rewards` and `tutorials/cluster`."""
+    folder = pages_folder()
+    return {file.relative_to(folder).with_suffix("").as_posix(): file for file in sorted(folder.rglob("*.md"))}
+
+
+def found(words: str) -> str | None:
+    """The name of the page that is meant: its path, with or without `docs/`, `.md` and a heading; or the end of it."""
+    known = pages()
+    name = words.partition("#")[0].removeprefix("docs/").removesuffix(".md")
+    ends = [one for one in known if one.endswith(f"/{name}")]
+    return name if name in known else ends[0] if len(ends) == 1 else None
+
+
+def as_text(page: Path) -> str:
+    """A page as it is read: without the marks of what is made (docs/site/made.py)."""
+    return re.sub(r"<!--.*?-->\n?", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    parser = CommandParser(prog="python -m dapo_lit.docs", description=__doc__)
+    parser.add_argument("page", nargs="?", help="a page's name, as `dapo-lit docs` lists it or as a message names it")
+    options = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
+    known = pages()
+    if options.page is None:
+        width = max(map(len, known))
+        for name, page in known.items():
+            title = page.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+            print(f"  {name:<{width}}  {title}")
+        print(f"pages   {pages_folder()}")
+        for page in sorted(pages_folder().glob("play/*.html")):
+            print(f"play    {page}")
+        return 0
+    chosen = found(options.page)
+    if chosen is None:
+        names = [name.rpartition("/")[2] for name in known]
+        print(f"error: {options.page}: no such page; {suggestion(options.page, names)}", file=sys.stderr)
+        return 2
+    print(as_text(known[chosen]).rstrip())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
