@@ -118,10 +118,11 @@ def of_liger(p: Problem) -> Found:
     return loss[0], None
 
 
+COMPILED = "gradient in the forward pass, compiled"
 FLOOR = "three products alone, no loss"
 ALL: dict[str, tuple[Callable[[Problem], Found], str | None]] = {
     "gradient in the forward pass": (ours, None),
-    "gradient in the forward pass, compiled": (ours_compiled, None),
+    COMPILED: (ours_compiled, None),
     "two passes (losses of whole mini-batches)": (two_passes, None),
     "TRL, chunked": (of_trl, "trl"),
     "Liger": (of_liger, "liger_kernel"),
@@ -209,6 +210,8 @@ def errors(problem: Problem, logprobs: Tensor | None, exact: tuple[Tensor, Tenso
 def measured(tokens: int, with_errors: bool, args: argparse.Namespace) -> tuple[list[list[str]], dict[str, Any]]:
     sizes = (tokens, args.vocabulary, args.hidden, getattr(torch, args.dtype), args.device)
     names = [name for name, (_, needs) in ALL.items() if needs is None or installed(needs)]
+    if args.device == "cpu":
+        names.remove(COMPILED)  # as `trainer.compile=auto` has it
     children = {name: Child(serve, name, sizes, args.threads) for name in names}
     try:
         found = {name: child.ask("memory") for name, child in children.items()}
