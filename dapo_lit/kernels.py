@@ -28,6 +28,11 @@ def is_on_gpu(tensor: torch.Tensor) -> bool:
     return tensor.is_cuda or _AS_ON_GPU.get()
 
 
+def has_storage(tensor: torch.Tensor) -> bool:
+    """False in a block of `as_on_gpu`, where memory is counted and nothing computed."""
+    return tensor.is_cuda or not _AS_ON_GPU.get()
+
+
 @contextmanager
 def as_on_gpu(simulates: bool = True) -> Iterator[None]:
     """Inside the block tensors on the CPU take the ways of a GPU: for tensors without storage, whose memory is counted.

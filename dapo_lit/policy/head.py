@@ -22,7 +22,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from dapo_lit.kernels import is_on_gpu
+from dapo_lit.kernels import has_storage, is_on_gpu
 from dapo_lit.policy.attention import Layout, packed_hidden
 from dapo_lit.policy.softmax import (
     EAGER,
@@ -291,8 +291,10 @@ class _Sums:
         if self.weight.dtype == weight.dtype:
             self.weight.addmm_(d_logits.t(), hidden[chunk])
         elif has_wide_products(weight):
-            # In place: as a new tensor each chunk would write the whole gradient of the head again.
-            torch.addmm(self.weight, d_logits.t(), hidden[chunk], out_dtype=torch.float32, out=self.weight)
+            # In place: as a new tensor each chunk would write the whole gradient of the head again. So there is no
+            # memory to count, and torch 2.11 cannot do this without storage: its shapes take the dtype for a factor.
+            if has_storage(weight):
+                torch.addmm(self.weight, d_logits.t(), hidden[chunk], out_dtype=torch.float32, out=self.weight)
         else:
             self.weight += d_logits.t() @ hidden[chunk]
 
