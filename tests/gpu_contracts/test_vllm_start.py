@@ -10,6 +10,7 @@ from unittest.mock import MagicMock, patch
 
 import pytest
 import torch
+from lightning.pytorch.accelerators import CUDAAccelerator
 from tiny_config import CONFIG
 
 from dapo_lit.engines.vllm_engine import engine as module
@@ -84,7 +85,7 @@ def start(monkeypatch: pytest.MonkeyPatch, settings: VllmSettings, host: Host, l
         monkeypatch.setenv("RANK", str(host.rank))
         monkeypatch.setenv("LOCAL_RANK", str(local_rank))
     RecordingLLM.made = []
-    VllmEngine(CONFIG, eos_ids=[1], dtype=torch.bfloat16, settings=settings)
+    VllmEngine(CONFIG, eos_ids=[1], dtype=torch.bfloat16, settings=settings).close()
     [made] = RecordingLLM.made
     return made
 
@@ -108,14 +109,16 @@ def test_a_group_without_a_local_rank_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("gpu_bytes", [0, 80 * GIB])
-@pytest.mark.parametrize("changes", [{}, {"sleep": True}, {"fp32_head": True}, {"kv_cache_gb": 1.0}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"sleep": True}, {"fp32_head": True}, {"kv_cache_gb": 1.0}, {"enforce_eager": True}]
+)
 def test_the_settings_arrive_under_the_names_of_the_installed_version(changes, gpu_bytes, monkeypatch):
     settings = replace(SETTINGS, **changes)
     found = start(monkeypatch, settings, Host(gpu_bytes=gpu_bytes), local_rank=None).arguments
     assert found.max_model_len == 2048
     assert found.max_num_seqs == 16
     assert found.kv_cache_memory_bytes == settings.kv_cache_gb * GIB
-    assert found.enforce_eager == (not gpu_bytes)
+    assert found.enforce_eager == (not gpu_bytes or settings.enforce_eager)
     assert found.enable_sleep_mode == settings.sleep
     assert found.enable_prefix_caching
     assert found.async_scheduling is False
@@ -151,6 +154,25 @@ def test_an_engine_restarts_beside_a_trainer_that_leaves_room_for_weights_cache_
     assert not free_enough(options, total, total - SEVEN_B - 20 * GIB)  # nothing left for activations
     with pytest.raises(ValueError, match=r"rollout.vllm.kv_cache_gb.*rollout.vllm.tensor_parallel"):
         llm_options(Path("m"), torch.bfloat16, SETTINGS, Host(24 * GIB), SEVEN_B)
+
+
+def test_lightning_frees_the_workspaces_that_cuda_graphs_point_to_only_when_the_engine_is_closed(monkeypatch):
+    freed = []
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: freed.append(1), raising=False)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    sets_up, accelerator = SimpleNamespace(local_rank=0), CUDAAccelerator()
+    accelerator.setup(sets_up)
+    assert len(freed) == 1  # Lightning still does, or this test and its cause are gone
+    monkeypatch.setattr(vllm, "LLM", RecordingLLM)
+    RecordingLLM.made = []
+    engine = VllmEngine(CONFIG, eos_ids=[1], dtype=torch.float32, settings=SETTINGS)
+    accelerator.setup(sets_up)
+    accelerator.teardown()
+    assert len(freed) == 1
+    engine.close()
+    engine.close()
+    accelerator.teardown()
+    assert len(freed) == 2
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ClassVar
@@ -105,6 +105,26 @@ def process_kept() -> Iterator[None]:
                     signal.signal(number, handler)
 
 
+@contextmanager
+def workspaces_kept() -> Iterator[None]:
+    """Inside the block nothing frees the workspaces of cuBLAS, whose addresses CUDA graphs hold.
+
+    Lightning does when it sets a GPU up and when it leaves it (`_clear_cuda_memory`, since pytorch issue 95668), and
+    an engine of this process has captured its graphs before that: their products would then write where nothing is
+    ("illegal memory access") or where something else is.
+    """
+    name = "_cuda_clearCublasWorkspaces"
+    frees = getattr(torch._C, name, None)  # missing where torch has no CUDA
+    if frees is None:
+        yield
+        return
+    setattr(torch._C, name, lambda: None)
+    try:
+        yield
+    finally:
+        setattr(torch._C, name, frees)
+
+
 class Warnings(logging.Handler):
     """Prints each warning of vLLM once, except those of what is done here on purpose.
 
@@ -149,6 +169,7 @@ class VllmEngine(RolloutEngine):
         self._dtype = dtype
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._asleep = False
+        self._while_open = ExitStack()
         self._joined_group = dist.is_initialized()
         """True if vLLM made its groups within the trainer's."""
         self.llm: Any = self._start()
@@ -185,6 +206,7 @@ class VllmEngine(RolloutEngine):
                 f"vLLM {self.version_of_vllm} cannot load a model of type {self._model.config.model_type!r} with "
                 f"rollout.vllm.kv_cache_gb={self.settings.kv_cache_gb:g}: {error}"
             ) from error
+        self._while_open.enter_context(workspaces_kept())
         # Internals of vLLM: SUPPORTED bounds the versions in which these names were read.
         core = llm.llm_engine.engine_core.engine_core
         self._count_preemptions(core.scheduler)
@@ -255,6 +277,7 @@ class VllmEngine(RolloutEngine):
             with _trainers_group_kept(self._joined_group):
                 self.llm.llm_engine.engine_core.shutdown()
             self.llm = None
+            self._while_open.close()
         if self._folder is not None:
             self._folder.cleanup()
         self.version = None

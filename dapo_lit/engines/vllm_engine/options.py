@@ -23,6 +23,8 @@ class VllmSettings:
     tensor_parallel: int = 1
     """Neighbouring ranks that share an engine: all of them make the same calls."""
     fp32_head: bool = False
+    enforce_eager: bool = False
+    """On a GPU too: neither compiled code nor CUDA graphs."""
     sleep: bool = False
     """On a GPU: gives the memory of weights and cache back while the trainer works."""
     deterministic: bool = False
@@ -62,7 +64,7 @@ def llm_options(
         "max_num_seqs": settings.max_batch_size,
         "kv_cache_memory_bytes": int(settings.kv_cache_gb * 2**30),
         # Compiling and CUDA graphs take minutes, and pay on a GPU.
-        "enforce_eager": not host.gpu_bytes,
+        "enforce_eager": settings.enforce_eager or not host.gpu_bytes,
         "enable_prefix_caching": True,
         "enable_sleep_mode": settings.sleep,
         # The default is that of the raw logits, wrong at a temperature.
