@@ -37,7 +37,9 @@ def stages_add_up(found: dict, stages: tuple[str, ...], per_million: int) -> flo
 
 # name: what its record must say
 HOLDS = {
-    "head": lambda r: all(max(way["hidden_error"], way["head_error"]) < 1e-5 for way in r["128"].values() if "head_error" in way),
+    "head": lambda r: all(
+        max(way["hidden_error"], way["head_error"]) < 1e-5 for way in r["128"].values() if "head_error" in way
+    ),
     "host": lambda r: r["paper_step_s"] == pytest.approx([
         stages_add_up(r, ("exchange", "rollout_metrics"), 82)
         + stages_add_up(r, ("staleness", "token_batch", "scoring", "credit", "updates"), 41)
