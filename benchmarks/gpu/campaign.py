@@ -92,6 +92,8 @@ class Campaign:
     def __init__(self, out: Path, tiny: bool, forecasts: dict[str, Any]) -> None:
         self.out, self.tiny, self.forecasts = out, tiny, forecasts
         self.part, self.ends = "", 0.0
+        self.more: list[str] = []
+        """Overrides of whole steps."""
         out.mkdir(parents=True, exist_ok=True)
         found = machine(1) | {"versions": versions(*PACKAGES), "dry": tiny, "date": time.strftime("%Y-%m-%d")}
         (out / "conditions.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
@@ -242,7 +244,7 @@ def begin_step(campaign: Campaign, folder: Path, size: str, policy: Path, *more:
                  f"task.eval_path={policy / 'held_out.jsonl'}"]  # fmt: skip
     if not campaign.tiny and not installed("vllm"):
         overrides.append("rollout=torch")
-    overrides += [*sizes, *more, *(DRY if campaign.tiny else ())]
+    overrides += [*sizes, *more, *campaign.more, *(DRY if campaign.tiny else ())]
     return begin(folder, *overrides, f"trainer.accelerator={device()}")
 
 
@@ -439,6 +441,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, help="of no effect here: `make gpu` gives it to every part")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--cap_s", type=float, help="of each part instead of its own")
+    parser.add_argument("--set", nargs="+", default=[], help="overrides of whole steps, such as KEY=VALUE")
     parser.add_argument("--out", type=Path, help="folder of results; default benchmarks/results/gpu/DATE_campaign")
     parser.add_argument("--forecast", action="store_true", help="write forecasts.json and run nothing")
     args = parser.parse_args()
@@ -449,6 +452,7 @@ def main() -> None:
     if args.tiny and args.out is None:
         place = Path(tempfile.mkdtemp())
     campaign = Campaign(args.out or place, args.tiny, json.loads(FORECASTS.read_text(encoding="utf-8")))
+    campaign.more = args.set
     # The larger policies run the same lines as the first.
     skipped = {"step_1_5b", "step_7b"} if args.tiny else set[str]()
     for name, cap_s in CAPS.items():

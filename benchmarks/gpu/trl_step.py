@@ -10,10 +10,14 @@ Written for TRL 1.16; it has not run on a GPU.
 import hashlib
 import itertools
 import json
+import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
+
+# Before vLLM is imported: its other runner asks for a package that it does without here.
+os.environ |= {"VLLM_USE_V2_MODEL_RUNNER": "0", "VLLM_USE_FLASHINFER_SAMPLER": "0"}
 
 import torch
 from datasets import Dataset

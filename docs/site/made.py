@@ -64,6 +64,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "steps_ahead": measured.steps_ahead,
     "gpu_conditions": on_gpu.conditions,
     "gpu_starts": on_gpu.starts,
+    "gpu_second_starts": on_gpu.second_starts,
     "gpu_trainer": on_gpu.trainer,
     "gpu_head": on_gpu.head,
     "gpu_smollm2": on_gpu.smollm2,

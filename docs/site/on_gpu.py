@@ -9,7 +9,8 @@ from typing import Any
 
 from cells import ROOT
 
-H100 = ROOT / "benchmarks" / "results" / "gpu" / "2026-11-26_h100"
+RESULTS = ROOT / "benchmarks" / "results" / "gpu"
+H100, H200 = RESULTS / "2026-11-26_h100", RESULTS / "2026-11-27_h200"
 NOT_LEARNED = ("wall_s", "crc32", "time/", "perf/", "memory/")
 """Metrics that the clock or the machine decides, as in AGENTS.md, and the checksum of a row with them."""
 ROUNDING = "mismatch/"
@@ -22,18 +23,24 @@ def rows(name: str, folder: Path = H100) -> list[dict[str, Any]]:
 
 def conditions() -> str:
     """Card, machine, versions, commit and date of the measured rows."""
-    found = json.loads((H100 / "conditions.json").read_text(encoding="utf-8"))
-    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-    return (
-        f"{found['date']}, commit {found['commit']}: one {found['gpu']} ({found['product_tflops']:g} TFLOP/s in a "
-        f"bfloat16 product of 8,192³), {found['cores']} cores, driver {found['driver']}; {versions}. {found['note']}"
-    )
+    said = []
+    for folder in (H100, H200):
+        found = json.loads((folder / "conditions.json").read_text(encoding="utf-8"))
+        versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+        card = f"one {found['gpu']} ({found['product_tflops']:g} TFLOP/s in a bfloat16 product of 8,192³)"
+        host = f"{found['cores']} cores, driver {found['driver']}"
+        said.append(f"- {found['date']}, commit {found['commit']}: {card}, {host}; {versions}. {found['note']}")
+    return "\n".join(said)
 
 
-def starts() -> str:
+def second_starts() -> str:
+    return starts(H200)
+
+
+def starts(folder: Path = H100) -> str:
     """Every command that was started on the card, and what came of it."""
     lines = ["| command, with `trainer.accelerator=gpu` | result | | since then |", "|---|---|---|---|"]
-    for row in rows("starts"):
+    for row in rows("starts", folder):
         result = row["result"] if row["result"] == "works" else f"**{row['result']}**"
         lines.append(f"| {row['command']} | {result} | {row['detail']} | {row['since'] or ''} |")
     return "\n".join(lines)
@@ -42,11 +49,12 @@ def starts() -> str:
 def trainer() -> str:
     """The trainer without an engine at the shapes of Qwen2.5."""
     lines = [
-        "| shape, tokens, recomputation | ms a step | tokens/s | useful MFU | peak GB |",
-        "|---|---:|---:|---:|---:|",
+        "| shape, tokens, recomputation | card | ms a step | tokens/s | useful MFU | peak GB |",
+        "|---|---|---:|---:|---:|---:|",
     ]
-    for row in rows("trainer"):
-        name = f"{row['policy']}, {row['tokens']:,}, {row['recomputation']}{', compiled' * row['compiled']}"
+    for card, row in [*(("H100", row) for row in rows("trainer")), *(("H200", row) for row in rows("trainer", H200))]:
+        compiled = ", layers and head compiled" if row.get("head_compiled") else ", layers compiled" * row["compiled"]
+        name = f"{row['policy']}, {row['tokens']:,}, {row['recomputation']}{compiled} | {card}"
         cells = ["out of memory", "", "", ""]
         if "ms" in row:
             cells = [
