@@ -4,11 +4,13 @@ Made of benchmarks/results, and of the JSON of simulations in benchmarks/.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from functools import cache
 from statistics import fmean, median
 from typing import Any
 
+import pandas as pd
 from cells import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
@@ -291,6 +293,26 @@ def _goal(part: str, key: str) -> list[float]:
     return [abs(tasks[name][part][key]) for name in ("joint", "programs", "parity")]
 
 
+# Starts on a GPU (benchmarks/results/gpu)
+
+
+def engine_apart(words: str) -> str:
+    """How far an engine's log-probs were from the trainer's, in the row of a start."""
+    rows = map(json.loads, (BENCHMARKS / "results/gpu/2026-11-27_h200/starts.jsonl").open(encoding="utf-8"))
+    [detail] = [row["detail"] for row in rows if words in row["command"]]
+    return next(found[0] for found in [re.findall(r"[\d.]+ nats", detail)] if found)
+
+
+def smollm2_peaks(step: int) -> str:
+    """Median over the runs of `length_penalty` of a step's peak of GPU memory, in GB."""
+    found = pd.read_parquet(ROOT / "experiments/length_penalty/runs/metrics.parquet")
+    return f"{found.loc[found['step'] == step, 'memory/peak_gb'].median():.1f} GB"
+
+
+def smollm2_runs() -> str:
+    return f"{len(pd.read_parquet(ROOT / 'experiments/length_penalty/runs/cells.parquet'))} runs"
+
+
 NAMED: dict[str, Callable[[], str]] = {
     "regret_saved": lambda: between(_goal("goals", "regret_minus_pairs"), ".1f"),
     "regret_saved_errors": lambda: between(_goal("standard_errors", "regret_minus_pairs"), ".1f"),
@@ -330,6 +352,11 @@ NAMED: dict[str, Callable[[], str]] = {
     "streaming_reproducible": lambda: rank_stream("a tick later"),
     "no_exchange": lambda: rank_stream("no exchange"),
     "more_than_one_ahead": more_than_one_ahead,
+    "engine_apart_graphs": lambda: engine_apart("sleep=true"),
+    "engine_apart_eager": lambda: engine_apart("CUDA graphs off"),
+    "smollm2_runs": smollm2_runs,
+    "smollm2_first_peak": lambda: smollm2_peaks(1),
+    "smollm2_last_peak": lambda: smollm2_peaks(12),
     "ahead_over_divided": lambda: ahead_over(shared=False),
     "ahead_over_shared": lambda: ahead_over(shared=True),
 }
