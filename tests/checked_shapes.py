@@ -13,7 +13,7 @@ from typing import Any, Union, get_args, get_origin
 
 from jaxtyping import AbstractArray, install_import_hook
 
-ROOMS = ("dapo_lit.objective", "dapo_lit.step", "dapo_lit.policy")
+ROOMS = tuple(f"dapo_lit.{room}" for room in ("objective", "step", "policy", "switches", "engines.torch_engine"))
 
 
 def fits(value: Any, annotation: Any) -> bool:

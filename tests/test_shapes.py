@@ -1,4 +1,4 @@
-"""Shapes in the signatures of objective/, step/ and policy/: what they say is what calls have."""
+"""Shapes in signatures: what they say is what calls have."""
 
 import subprocess
 import sys
@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[1]
 CALLS = (
     "tests/objective",
     "tests/step/test_loss_mask.py",
+    "tests/engines/test_inverse_cdf.py",
     "tests/policy/test_head.py::test_logits_are_the_hand_worked_ones",
     "tests/policy/test_head.py::test_fewer_tokens_than_a_chunk_give_the_same_bits_for_any_chunk_size",
     "tests/lit/test_module.py::test_the_gradient_of_a_mini_batch_is_the_same_for_any_micro_batch_size",

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float, Int64
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from dapo_lit.policy.head import Head
@@ -82,11 +84,12 @@ def accumulate_gradient(model: PreTrainedModel, batch: Sequence[Example], micro_
     return total
 
 
-def response_nll(model: PreTrainedModel, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def response_nll(
+    model: PreTrainedModel, ids: Int64[Tensor, "B width"], labels: Int64[Tensor, "B width"]
+) -> Float[Tensor, ""]:
     """Sum over the labelled tokens of -log p(token | preceding tokens), in nats.
 
-    ids, labels: [B, T]; a token with label -100 does not count. Rows are padded on the right, so causal attention needs
-    no mask.
+    A token with label -100 does not count. Rows are padded on the right, so causal attention needs no mask.
     """
     hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
     targets = labels[:, 1:]
@@ -96,8 +99,8 @@ def response_nll(model: PreTrainedModel, ids: torch.Tensor, labels: torch.Tensor
     return F.cross_entropy(logits, targets[counted], reduction="sum")
 
 
-def _pad(rows: Sequence[Example], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """ids and labels, [B, T]; padded with id 0, which affects neither loss nor attention of a counted token."""
+def _pad(rows: Sequence[Example], device: torch.device) -> tuple[Int64[Tensor, "B width"], Int64[Tensor, "B width"]]:
+    """Ids and labels; padded with id 0, which affects neither loss nor attention of a counted token."""
     longest = max(len(prompt) + len(response) for prompt, response in rows)
     ids = torch.zeros(len(rows), longest, dtype=torch.long, device="cpu")
     labels = torch.full((len(rows), longest), _NO_LABEL, device="cpu")

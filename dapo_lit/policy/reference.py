@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel
@@ -27,8 +28,8 @@ class Critic(nn.Module):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        """[n] fp32 values of the states [n, hidden] of the backbone."""
+    def forward(self, hidden: Float[Tensor, "n H"]) -> Float[Tensor, "n"]:
+        """Values of the states of the backbone."""
         return self.head(hidden.to(self.head.weight.dtype)).squeeze(-1)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from dapo_lit.config import Algorithm, Config, ConfigError
@@ -75,8 +76,10 @@ def credit(algorithm: Algorithm) -> Callable[[TokenBatch, TokenData], TokenData]
     return assign
 
 
-def _by_group(estimate: Callable[[Tensor], Tensor], rewards: Tensor, batch: TokenBatch) -> Tensor:
-    """[N] what `estimate` gives for the summed token rewards [P, G] of each completion.
+def _by_group(
+    estimate: Callable[[Float[Tensor, "P G"]], Float[Tensor, "P G"]], rewards: Float[Tensor, "N"], batch: TokenBatch
+) -> Float[Tensor, "N"]:
+    """What `estimate` gives for the summed token rewards of each completion.
 
     Groups that lost a completion, whose verdict is missing, are smaller: those of one size go together.
     """
@@ -89,8 +92,8 @@ def _by_group(estimate: Callable[[Tensor], Tensor], rewards: Tensor, batch: Toke
     return advantages[batch.completion_of_token]
 
 
-def completion_means(values: Tensor, batch: TokenBatch) -> Tensor:
-    """[B] float64 mean of `values` [N] over each completion's tokens; exact where they are equal."""
+def completion_means(values: Float[Tensor, "N"], batch: TokenBatch) -> Float64[Tensor, "B"]:
+    """Mean of `values` over each completion's tokens; exact where they are equal."""
     sums = torch.zeros(len(batch.sequences), dtype=torch.float64, device="cpu")
     return sums.index_add_(0, batch.completion_of_token, values.double()) / batch.response_lengths
 

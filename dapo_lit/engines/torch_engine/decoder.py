@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
+from jaxtyping import Complex64, Float, Float32, Int64
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
@@ -187,11 +188,8 @@ class Decoder:
         hidden = self._forward(ids.flatten(), self.rotations(width)[positions.flatten()], attend)
         return Prefilled(self._norm(hidden.view(num_prompts, width, -1)[:, -1], self.weights.final_norm), layers)
 
-    def decode(self, tokens: Tensor, slot: int, cache: Cache) -> Tensor:
-        """Writes keys and values of one token a row at `slot`; returns hidden states [B, hidden] after the final norm.
-
-        tokens: [B] int64.
-        """
+    def decode(self, tokens: Int64[Tensor, "B"], slot: int, cache: Cache) -> Float[Tensor, "B H"]:
+        """Writes keys and values of one token a row at `slot`; returns hidden states after the final norm."""
         rows, end = len(tokens), slot + 1
         table = self.rotations(end)
         position = slot - cache.first
@@ -211,14 +209,16 @@ class Decoder:
 
         return self._norm(self._forward(tokens, rotations, attend), self.weights.final_norm)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[B, hidden] -> [B, V] float32; the product itself in the dtype of the head."""
+    def logits(self, hidden: Float[Tensor, "B H"]) -> Float32[Tensor, "B V"]:
+        """The product itself is in the dtype of the head."""
         head = self.weights.head
         # Rounded logits would give the log-prob of another distribution than the one drawn from.
         return F.linear(hidden.to(head.dtype), head).float()
 
-    def _forward(self, tokens: Tensor, rotations: Tensor, attend: Attend) -> Tensor:
-        """tokens [N], rotations [N or 1, 1, head_dim / 2] -> hidden states [N, hidden] before the final norm."""
+    def _forward(
+        self, tokens: Int64[Tensor, "T"], rotations: Complex64[Tensor, "#T 1 half_dim"], attend: Attend
+    ) -> Float[Tensor, "T H"]:
+        """Hidden states before the final norm."""
         hidden = F.embedding(tokens, self.weights.embedding)
         for index, layer in enumerate(self.weights.layers):
             qkv = F.linear(self._norm(hidden, layer.attention_norm), layer.qkv, layer.qkv_bias)
@@ -238,16 +238,16 @@ class Decoder:
     def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(hidden, (self.hidden_size,), weight, self._eps)
 
-    def _rotate(self, heads: Tensor, rotations: Tensor) -> None:
-        """In place. heads: [N, heads, head_dim], pairs adjacent."""
+    def _rotate(self, heads: Float[Tensor, "T heads head_dim"], rotations: Complex64[Tensor, "#T 1 half_dim"]) -> None:
+        """In place. The two numbers of a pair are adjacent."""
         pairs = heads.unflatten(-1, (-1, 2))
         if self.dtype == torch.float32:
             torch.view_as_complex(pairs).mul_(rotations)
         else:
             pairs.copy_(torch.view_as_real(torch.view_as_complex(pairs.float()) * rotations))
 
-    def rotations(self, positions: int) -> Tensor:
-        """[>= positions, 1, head_dim / 2] complex64: the turn of each position."""
+    def rotations(self, positions: int) -> Complex64[Tensor, "table 1 half_dim"]:
+        """The turn of each position, of `positions` or more."""
         if len(self._rope_table) < positions:
             # Doubled, so that a long response computes the table a few times and not once a token.
             count = max(positions, 2 * len(self._rope_table))

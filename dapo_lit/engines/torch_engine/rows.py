@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from jaxtyping import Float, Float32, Float64, Int64
 from torch import Tensor
 
 from dapo_lit.engines.protocol import Sampling, TokenIds
@@ -199,11 +200,13 @@ class Rows:
         return torch.from_numpy(indices).to(self._decoder.device)
 
 
-def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+def draw(
+    logits: Float32[Tensor, "B V"], uniforms: Float64[Tensor, "B"], sampling: Sampling
+) -> tuple[Int64[Tensor, "B"], Float32[Tensor, "B"]]:
     """Draws one token a row by inverse CDF.
 
-    logits: [B, V] float32. uniforms: [B] float64 in (0, 1).
-    Returns tokens [B] int64 and log-probs [B] float32 (nats) under the distribution drawn from: temperature first, then
+    uniforms: in (0, 1).
+    Returns tokens and log-probs (nats) under the distribution drawn from: temperature first, then
     top-p, renormalised. Temperature 0 is greedy (the lowest id wins a tie): that distribution has one
     token, so its log-prob is 0. A row with a NaN gives a NaN log-prob.
     """
@@ -219,8 +222,10 @@ def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, 
     return candidates.gather(-1, chosen[:, None]).squeeze(-1), logprob
 
 
-def _inverse_cdf(logprobs: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-    """logprobs [B, V] -> index [B] of the first entry whose CDF exceeds the uniform, and its log-prob [B]."""
+def _inverse_cdf(
+    logprobs: Float[Tensor, "B V"], uniforms: Float64[Tensor, "B"]
+) -> tuple[Int64[Tensor, "B"], Float[Tensor, "B"]]:
+    """Index of the first entry whose CDF exceeds the uniform, and its log-prob."""
     # One uniform a row instead of one a vocabulary entry (Gumbel-max) is what makes counter-based noise cheap. Tokens
     # lie in vocabulary order, not by probability: a rounding difference between two batches then moves a boundary by
     # as much, where it could swap two near-ties of a sorted order.
@@ -233,10 +238,10 @@ def _inverse_cdf(logprobs: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     return tokens.squeeze(-1), logprobs.gather(-1, tokens).squeeze(-1)
 
 
-def _nucleus(logits: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
+def _nucleus(logits: Float[Tensor, "B V"], top_p: float) -> tuple[Int64[Tensor, "B kept"], Float[Tensor, "B kept"]]:
     """The fewest tokens with this probability, in vocabulary order.
 
-    Returns ids [B, C] and their renormalised log-probs [B, C], -inf where a row keeps fewer than C.
+    Returns ids and their renormalised log-probs, -inf where a row keeps fewer than another.
     """
     vocab = logits.shape[-1]
     # The nucleus is small as a rule: look at the highest few first, at more only if some row needs them.
