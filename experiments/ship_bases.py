@@ -22,7 +22,7 @@ from dapo_lit.runs.files.manifest import MANIFEST, read_manifest, write_manifest
 
 COMMANDS = [
     ["+experiment=dapo", "+regime=joint"],
-    *(["+experiment=add_soft_punishment", f"seed={seed}"] for seed in range(8)),
+    *(["+experiment=add_soft_punishment", f"seed={seed}"] for seed in range(7)),
 ]
 """Command lines of dapo_lit.train whose base policies are shipped."""
 

@@ -12,6 +12,7 @@ from dapo_lit.build.base_policy import SHIPPED, base_spec, find_base, pack_base,
 from dapo_lit.cli.command import compose as composed
 from dapo_lit.cli.config_tree import resolved
 from dapo_lit.config import Config, ConfigError, parse
+from dapo_lit.config.shipped import choice
 from dapo_lit.errors import DamagedError
 from dapo_lit.runs.files.manifest import read_manifest, write_manifest
 from dapo_lit.runs.resume import check_reference
@@ -100,7 +101,7 @@ def test_a_shipped_base_comes_before_this_machines_and_must_be_as_it_was_shipped
 
 COMMANDS = [
     ["+experiment=dapo", "+regime=joint"],
-    *(["+experiment=ablate_clip_higher", f"seed={seed}"] for seed in range(6)),
+    *(["+experiment=add_soft_punishment", f"seed={seed}"] for seed in range(7)),
 ]
 
 
@@ -115,7 +116,7 @@ def test_the_package_ships_what_the_readmes_two_commands_start_from() -> None:
         assert recipe == json.loads(json.dumps(spec.recipe()))
         found[spec.folder_name()] = find_base(config.policy, config.task).weights
     assert found == {name: entry["weights"] for name, entry in bases.items()}
-    assert len(set(found.values())) == len(COMMANDS)
+    assert len(set(found.values())) == len(found) == 7  # that of `make train` is one of them
     assert {file.name for file in SHIPPED.iterdir() if file.is_dir()} == found.keys()
     for entry in bases.values():
         assert entry["processor"]
@@ -125,7 +126,8 @@ def test_the_package_ships_what_the_readmes_two_commands_start_from() -> None:
 def test_the_shipped_commands_are_those_of_makefile_and_readme() -> None:
     assert "+experiment=dapo +regime=joint" in (ROOT / "Makefile").read_text(encoding="utf-8")
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert "-m +experiment=ablate_clip_higher 'seed=range(0,6)'" in readme
+    assert "-m +experiment=add_soft_punishment\n" in readme
+    assert choice("experiment", "add_soft_punishment")["study"]["seeds"] == list(range(7))
 
 
 def test_a_run_with_a_kl_term_goes_on_with_the_reference_it_had(tmp_path: Path) -> None:
