@@ -12,6 +12,7 @@ is printed with what it said.
 import argparse
 import json
 import os
+import re
 import resource
 import shlex
 import shutil
@@ -124,7 +125,7 @@ class Place:
             raise PathError(f"exit code {done.returncode}, not {code}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
         return done.stdout + done.stderr
 
-    def must_have(self, *files: str) -> None:
+    def must_have(self, *files: str | Path) -> None:
         missing = [file for file in files if not (self.work / file).is_file()]
         if missing:
             raise PathError(f"{missing} were not written")
@@ -139,6 +140,12 @@ def must_say(text: str, *parts: str) -> None:
 def curious(place: Place) -> None:
     """README from the top: train, look, play with a step, ask the run, ablate."""
     must_say(place("dapo-lit doctor"), "A run on this machine can work.")
+    listed = place("dapo-lit docs")
+    must_say(listed, "tutorials/ablate", str(place.installed.folder / "venv"))
+    played = [line.split()[1] for line in listed.splitlines() if line.startswith("play ")]
+    if len(played) < 2 or not all(Path(file).is_file() for file in played):
+        raise PathError(f"{played}: the pages to play with are not there")
+    must_say(place("dapo-lit docs docs/tutorials/cluster.md#one-study-many-jobs"), "## One study, many jobs")
     said = place(
         f"dapo-lit train +experiment=dapo +regime=joint {SMALL} budget.steps=3 replay.record=[2] "
         "logger.rollouts_every=1"
@@ -152,10 +159,15 @@ def curious(place: Place) -> None:
     must_say(place("dapo-lit trian", code=2), "train")
     must_say(place("dapo-lit train +experiment=dapo algorithm.clip.hihg=0.3", code=2), "algorithm.clip.high")
     said = place(
-        f"dapo-lit train -m +experiment=ablate_clip_higher {SMALL} budget.steps=2 seed=0,1 "
+        f"dapo-lit train -m +experiment=add_soft_punishment {SMALL} budget.steps=2 seed=0,1 "
         "study.underpowered=true evaluation.final_samples=2 preflight=false"
     )
-    place.must_have("runs/ablate_clip_higher/report/report.html")
+    place.must_have("runs/add_soft_punishment/report/report.html")
+    # Every page that a message of the package names is one that the package brings.
+    package = place.python("import dapo_lit; print(dapo_lit.__file__)").strip()
+    texts = [file.read_text(encoding="utf-8") for file in Path(package).parent.rglob("*.py")]
+    for name in sorted({name for text in texts for name in re.findall(r"\bdocs/[a-z_/]+\.md\b", text)}):
+        place.must_have(Path(package).parent / "pages" / name.removeprefix("docs/"))
 
 
 def own_task(place: Place) -> None:

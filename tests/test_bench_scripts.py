@@ -101,10 +101,11 @@ def test_speeds_are_compared_with_the_peers_best_setting_in_the_same_turn_and_wr
     assert "3.00 (3.00 to 3.00)" in (tmp_path / "vs_trl.md").read_text()
 
 
-def test_the_first_run_is_timed_as_the_makefile_starts_it(monkeypatch, cache):
+def test_the_first_commands_are_timed_as_makefile_and_readme_have_them(monkeypatch, cache, tmp_path):
     monkeypatch.syspath_prepend(str(FOLDER))
     first_run = importlib.import_module("first_run")
-    assert first_run.arguments()[:2] == ["+experiment=dapo", "+regime=joint"]
+    assert first_run.first_command()[:2] == ["+experiment=dapo", "+regime=joint"]
+    assert first_run.second_command() == ["-m", "+experiment=add_soft_punishment"]
     small = [
         "algorithm.num_prompts=4",
         "algorithm.minibatch_prompts=2",
@@ -115,7 +116,19 @@ def test_the_first_run_is_timed_as_the_makefile_starts_it(monkeypatch, cache):
         "task.num_heldout=2",
         "evaluation.samples=1",
     ]
-    found = first_run.measured(small)
-    assert 0 < found["first line"] <= found["first point"] < found["whole run"]
-    assert 0 < found["first line, processor"] <= found["first point, processor"] <= found["whole run, processor"]
-    assert first_run.TARGETS.keys() <= found.keys()
+    found = first_run.measured([*first_run.first_command(), *small], tmp_path)
+    assert 0 < found["first_line"] <= found["first_point"] < found["whole"]
+    assert 0 < found["first_line_processor"] <= found["first_point_processor"] <= found["whole_processor"]
+    assert first_run.TARGETS["first"].keys() <= found.keys()
+
+
+def test_the_verdict_of_the_second_command_is_that_of_its_report(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    first_run = importlib.import_module("first_run")
+    report = tmp_path / "runs" / "add_soft_punishment" / "report" / "report.json"
+    report.parent.mkdir(parents=True)
+    registered = {"estimate": {"mean": -0.1, "low": -0.2, "high": -0.04, "n": 3}, "p": 0.25, "decided": False}
+    effects = [registered | {"alpha": 0.05}, registered | {"alpha": None, "p": 0.9}]
+    report.write_text(json.dumps({"effects": effects, "comparisons": [{"differences": [-0.2, 0.1, -0.2]}]}))
+    expected = {"mean": -10.0, "low": -20.0, "high": -4.0, "pairs": 3, "same_sign": 2, "p": 0.25, "decided": False}
+    assert first_run.verdict(tmp_path) == expected
