@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 import torch
+from packaging.version import Version
 from test_narrow import IDS, tiny
 from torch import Tensor
 from torch._dynamo.utils import counters
@@ -71,4 +72,7 @@ def test_compiled_layers_and_head_have_the_eager_numbers_for_every_layout_with_o
             assert float((ours - theirs).norm()) <= tolerance * float(theirs.norm())
         graphs.append(counters["stats"]["unique_graphs"])
     assert graphs[0] > 2  # before and after the attention, and the head
-    assert graphs == [graphs[0]] * len(LAYOUTS)
+    # Older versions read the layout on its way to the attention, and compile again for each number of batches, which
+    # only a CPU has; the numbers above are right there too.
+    if Version(torch.__version__) >= Version("2.13"):
+        assert graphs == [graphs[0]] * len(LAYOUTS)
