@@ -311,14 +311,21 @@ def head(campaign: Campaign, folder: Path) -> None:
 
 
 def trainer(campaign: Campaign, folder: Path) -> None:
-    script(campaign, folder, HERE / "d_trainer.py", "--compiled", "--cases", "0", "2", "4")
+    # A CPU takes minutes to compile, and tests/policy/test_compiled.py has what comes of it.
+    compiled = [] if campaign.tiny else ["--compiled"]
+    script(campaign, folder, HERE / "d_trainer.py", *compiled, "--cases", "0", "2", "4")
 
 
 def smollm2(campaign: Campaign, folder: Path) -> None:
-    base = ("+experiment=smollm2_arithmetic", "trainer=gpu", f"policy.path={SMOLLM2}", "budget.steps=8")
+    base: tuple[str, ...] = (
+        "+experiment=smollm2_arithmetic", "trainer=gpu", f"policy.path={SMOLLM2}", "budget.steps=8"
+    )  # fmt: skip
     if campaign.tiny or not (SMOLLM2 / "config.json").is_file():
         base = (*SUMS, "budget.steps=2")
-    for name, more in {"eager": (), "compiled": ("trainer.compile=true",)}.items():
+    ways: dict[str, tuple[str, ...]] = {"eager": ()} | (
+        {} if campaign.tiny else {"compiled": ("trainer.compile=true",)}
+    )
+    for name, more in ways.items():
         overrides = (*base, *more, "evaluation.every=0", f"trainer.accelerator={device()}")
         code = campaign.wait({name: begin(folder / name, *overrides)})[name]
         found: dict[str, Any] = {"result": campaign.ended(folder / name, code)}
@@ -355,8 +362,8 @@ def study(campaign: Campaign, folder: Path) -> None:
     log = (folder / "log.txt").read_text(encoding="utf-8")
     print(log[-3000:], flush=True)
     campaign.keep(folder)
-    done = {"cells": log.count(": done in"), "stopped": stopped}
-    campaign.add(f"{at_once} at once", {"result": campaign.ended(folder, process.returncode), **done})
+    result = {"result": campaign.ended(folder, process.returncode), "cells": log.count(": done in"), "stopped": stopped}
+    campaign.add(f"{at_once} at once", result)
 
 
 def ahead(campaign: Campaign, folder: Path) -> None:
