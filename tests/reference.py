@@ -4,7 +4,8 @@ Everything is float64, padded on the right and eager, and nothing is shared with
 there is not wrong here as well. `Reference` is given the samples of a rollout step, the weights before each update and
 the completions of each mini-batch, and gives the update's loss, whose gradient is autograd's.
 
-Shapes: B completions, S tokens of prompt and response, T tokens of the longest response. Left out: how samples are
+Shapes: B completions, S tokens of prompt and response, T tokens of the longest response, those of an environment
+included. Left out: how samples are
 drawn, mini-batches shuffled and batches filled (docs/examples/dapo_in_one_file.py has those), the random choice of
 Clip-Cov, and the clamp of log-ratios at 20 nats.
 """
@@ -58,6 +59,7 @@ class Samples:
 
     prompts: Sequence[Sequence[int]]
     responses: Sequence[Sequence[int]]
+    policy: Sequence[Sequence[bool]]  # whether the policy sampled each token; else an environment appended it
     engine_logprobs: Tensor  # [B, T]
     versions: Tensor  # [B, T], of the weights that sampled each token
     groups: Tensor  # [B]
@@ -118,7 +120,7 @@ def hidden_states(w: Weights, root: str, shape: Mapping[str, float], ids: Tensor
 
 def rewards(samples: Samples, s: Settings) -> Tensor:
     """[B]: Eq. 7; with the soft punishment plus Eq. 13."""
-    lengths = torch.tensor([len(response) for response in samples.responses]).double()
+    lengths = torch.tensor([sum(own) for own in samples.policy]).double()
     right = samples.correct & ~samples.truncated if s.hard else samples.correct
     found = torch.where(right, 1.0, -1.0).double()
     return found + torch.clamp((s.max_tokens - s.cache - lengths) / s.cache, -1.0, 0.0) if s.cache else found
@@ -141,12 +143,13 @@ def advantages(reward: Tensor, there: Tensor, values: Tensor, groups: Tensor, s:
             else:  # Eq. 9; without the division Dr. GRPO's, arXiv 2503.20783
                 found[groups == g] = (own - own.mean()) / (own.std() + 1e-6 if s.scale_by_std else 1.0)
         return found[:, None] * there
-    # GAE, arXiv 1506.02438, Eq. 16; with values of 0 and lam = 1 the discounted return of REINFORCE++
+    # GAE, arXiv 1506.02438, Eq. 16; with values of 0 and lam = 1 the discounted return of REINFORCE++. A token of an
+    # environment is no action: the state after an action is the one before the next action.
     found, following, next_value = torch.zeros_like(reward), torch.zeros(len(reward)), torch.zeros(len(reward))
     for t in reversed(range(reward.shape[1])):
         delta = reward[:, t] + s.gamma * next_value - values[:, t]
-        following = there[:, t] * (delta + s.gamma * s.lam * following)
-        found[:, t], next_value = following, values[:, t]
+        following = torch.where(there[:, t], delta + s.gamma * s.lam * following, following)
+        found[:, t], next_value = there[:, t] * following, torch.where(there[:, t], values[:, t], next_value)
     return found
 
 
@@ -273,7 +276,7 @@ class Reference:
     def known(self, samples: Samples, weights: Weights, version: int) -> Known:
         """weights: before the first update of the step, which are those of `version`."""
         s, engine = self.s, samples.engine_logprobs
-        there = padded([[1.0] * len(r) for r in samples.responses]).bool()
+        there = padded(samples.policy).bool()
         mask = there & ~samples.truncated[:, None] if s.filtering else there
         own, ref = self.logprobs(weights, samples)[0], self.logprobs(self.start, samples, scale=0.0)[0]
         # older weights sampled a stale token: without a correction its old log-prob is theirs, the engine's
@@ -283,7 +286,7 @@ class Reference:
         token_rewards = torch.zeros_like(old)
         if s.kl_where == "reward":  # arXiv 2203.02155, Eq. 2
             token_rewards = -s.beta * kl_estimate(old, ref, s.kl) * there
-        last = there.sum(1) - 1
+        last = torch.tensor([len(r) - 1 for r in samples.responses])
         token_rewards[torch.arange(len(last)), last] += rewards(samples, s)
         values = self.values(weights, samples) * there
         a = advantages(token_rewards, there, values, samples.groups, s)

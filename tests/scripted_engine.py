@@ -2,11 +2,20 @@
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from dapo_lit.engines.protocol import PartialSample, RolloutEngine, Sample, SampleKey, SampleRequest, Sampling
+from dapo_lit.engines.protocol import (
+    NO_OBSERVATIONS,
+    Observations,
+    PartialSample,
+    RolloutEngine,
+    Sample,
+    SampleKey,
+    SampleRequest,
+    Sampling,
+)
 
 
 @dataclass(frozen=True)
@@ -20,6 +29,8 @@ class ScriptedResponse:
     """Samples of a call are yielded in this order; ties in the order of the requests."""
     finished: bool = True
     """Ended by an EOS token; responses above max_response_tokens are cut there and come back unfinished."""
+    observations: Observations = NO_OBSERVATIONS
+    """Of a whole episode; one that is withdrawn has none."""
 
 
 class ScriptedEngine(RolloutEngine):
@@ -108,11 +119,10 @@ class ScriptedStream:
         before = playing.request.partial
         new = slice(len(before.response_ids), limit)
         finished = response.finished and len(response.response_ids) <= limit
-        return [
-            before.ended(
-                key, response.response_ids[new], response.logprobs[new], finished=finished, version=self._version
-            )
-        ]
+        ended = before.ended(
+            key, response.response_ids[new], response.logprobs[new], finished=finished, version=self._version
+        )
+        return [replace(ended, observations=response.observations)]
 
     def withdraw(self, keys: Collection[SampleKey]) -> dict[SampleKey, PartialSample]:
         wanted = frozenset(keys)

@@ -19,6 +19,7 @@ ARRAY_TYPES: dict[str, type[np.generic]] = {
     "prompt_ids": np.int32,
     "response_ids": np.int32,
     "rollout_logprobs": np.float32,
+    "places": np.int32,
 }
 """Fields of an ArrayRecord that are arrays."""
 
@@ -62,6 +63,45 @@ def _same(one: Any, other: Any) -> bool:
     return np.array_equal(one, other) if isinstance(one, np.ndarray) else bool(one == other)
 
 
+@dataclass(frozen=True, eq=False)
+class Observations(ArrayRecord):
+    """The tokens of an episode that its environment appended: context of the policy's tokens, never trained on.
+
+    A record of samples keeps them apart from the policy's tokens, so that whatever counts, averages or trains the
+    tokens of a response has those of the policy and no others. Two methods know both: `row` and `row_places`.
+
+    >>> seen = Observations([7, 8], [2, 2])
+    >>> seen.row(np.array([1, 2, 3])).tolist(), seen.row_places(3).tolist()
+    ([1, 2, 7, 8, 3], [0, 1, 4])
+    """
+
+    ids: TokenIds
+    """All of them, in order."""
+    places: TokenIds
+    """Before which token of the policy each is; ascending. Equal for the tokens of one observation."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def row(self, policy_ids: TokenIds) -> TokenIds:
+        """The episode as the policy sees it: its own tokens and these, each in its place."""
+        # Equal places keep their order.
+        return np.insert(policy_ids, self.places, self.ids) if len(self) else policy_ids
+
+    def row_places(self, num_policy_tokens: int) -> NDArray[np.int64]:
+        """[num_policy_tokens] where each of the policy's tokens is in the row."""
+        own = np.arange(num_policy_tokens)
+        return own + np.searchsorted(self.places, own, side="right")
+
+    def followed_by(self, ids: Iterable[int], place: int) -> "Observations":
+        """With one more observation, after `place` tokens of the policy."""
+        new = token_ids(ids)
+        return Observations(np.append(self.ids, new), np.append(self.places, np.full(len(new), place)))
+
+
+NO_OBSERVATIONS = Observations(np.empty(0, np.int32), np.empty(0, np.int32))
+
+
 @dataclass(frozen=True)
 class SampleKey:
     """Names one sample of a run; with the seed it fixes the sample's noise, whatever the batch or the rank."""
@@ -76,11 +116,12 @@ class SampleKey:
 
 @dataclass(frozen=True, eq=False)
 class Sample(ArrayRecord):
-    """One response as the engine returns it."""
+    """One response as the engine returns it: of an episode with an environment, all turns of the policy."""
 
     key: SampleKey
     response_ids: TokenIds
-    """Sampled tokens, with the EOS token where one ended the response; at least 1, at most max_response_tokens."""
+    """Sampled tokens, with the EOS token where one ended the response; at least 1, at most max_response_tokens. Of an
+    episode with each turn's EOS token."""
     rollout_logprobs: Logprobs
     """Log-prob (nats) of each token under the distribution it was drawn from: temperature and top-p applied."""
     finished: bool
@@ -89,6 +130,15 @@ class Sample(ArrayRecord):
     """Weight version that sampled its last token, and all tokens after those of `earlier_versions`."""
     earlier_versions: VersionRuns = ()
     """Weight versions of its first tokens, where it continues a PartialSample."""
+    observations: Observations = NO_OBSERVATIONS
+    """Of an episode: what the environment answered. The last token is always the policy's."""
+    ended_by: str = ""
+    """Of an episode: what ended it, one of `rollout/episodes.py: ENDS`; "" without an environment."""
+
+    @property
+    def row_ids(self) -> TokenIds:
+        """Everything after the prompt, observations included."""
+        return self.observations.row(self.response_ids)
 
     @property
     def num_new_tokens(self) -> int:
@@ -110,6 +160,8 @@ class PartialSample(ArrayRecord):
     rollout_logprobs: Logprobs
     """Log-prob (nats) of each token under the weights that sampled it."""
     versions: VersionRuns = ()
+    observations: Observations = NO_OBSERVATIONS
+    """Unlike those of a whole Sample, they may be the end of the row."""
 
     def extended(self, ids: Any, logprobs: Any, version: int) -> "PartialSample":
         """These tokens followed by tokens sampled with the weights of `version`."""
@@ -119,12 +171,15 @@ class PartialSample(ArrayRecord):
             np.concatenate([self.response_ids, np.asarray(ids, np.int32)]),
             np.concatenate([self.rollout_logprobs, np.asarray(logprobs, np.float32)]),
             (*self.versions, (version, len(ids))),
+            self.observations,
         )
 
     def ended(self, key: SampleKey, ids: Any, logprobs: Any, *, finished: bool, version: int) -> Sample:
         """The complete response: these tokens followed by the last ones, sampled with the weights of `version`."""
         whole = self.extended(ids, logprobs, version)
-        return Sample(key, whole.response_ids, whole.rollout_logprobs, finished, version, self.versions)
+        return Sample(
+            key, whole.response_ids, whole.rollout_logprobs, finished, version, self.versions, self.observations
+        )
 
 
 NO_TOKENS = PartialSample(np.empty(0, np.int32), np.empty(0, np.float32))
@@ -152,18 +207,27 @@ class SampleRequest(ArrayRecord):
     key: SampleKey
     prompt_ids: TokenIds
     partial: PartialSample = NO_TOKENS
-    """Tokens of an interrupted response; the sample then starts with them."""
+    """Tokens of an interrupted response, or the turns of an episode so far; the sample then starts with them."""
+    most_tokens: int | None = None
+    """The response is cut off at so many tokens of the policy, those of `partial` included, if that is below
+    max_response_tokens; None: at max_response_tokens."""
 
     @property
     def input_ids(self) -> TokenIds:
         """The prompt and the tokens that are already there, which the engine continues."""
         # To an engine the tokens that are there already are a longer prompt.
-        return np.concatenate([self.prompt_ids, self.partial.response_ids])
+        return np.concatenate([self.prompt_ids, self.partial.observations.row(self.partial.response_ids)])
+
+    def limit(self, sampling: Sampling) -> int:
+        """The number of the policy's tokens at which the response is cut off."""
+        most = sampling.max_response_tokens
+        return most if self.most_tokens is None else min(most, self.most_tokens)
 
     def check_length(self, limit: int, max_model_tokens: int) -> None:
         """Raises ValueError for a prompt that is empty or leaves no room for a response of `limit` tokens."""
         # Refused before the step: vLLM would end such a response early, and it would count as truncated.
-        if not len(self.prompt_ids) or len(self.prompt_ids) + limit > max_model_tokens:
+        seen = len(self.partial.observations)
+        if not len(self.prompt_ids) or len(self.prompt_ids) + seen + limit > max_model_tokens:
             raise ValueError(
                 f"prompt of {self.key} has {len(self.prompt_ids)} tokens; with {limit} of the response it must fit "
                 f"into {max_model_tokens}: raise task.max_prompt_tokens, or leave the problem out"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dapo_lit.engines.protocol import Logprobs, PartialSample, Sample, SampleKey, TokenIds, VersionRuns
+from dapo_lit.engines.protocol import Logprobs, Observations, PartialSample, Sample, SampleKey, TokenIds, VersionRuns
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.records import Completion
 
@@ -43,7 +43,7 @@ def to_bytes(report: Report) -> bytes:
     samples += report.withdrawn.values()
     header = vars(report) | {
         "completions": [_completion_fields(completion) for completion in report.completions],
-        "withdrawn": [[vars(key), partial.versions] for key, partial in report.withdrawn.items()],
+        "withdrawn": [[vars(key), partial.versions, _observed(partial)] for key, partial in report.withdrawn.items()],
         "lengths": [len(sample.response_ids) for sample in samples],
     }
     # Not pickle: a report comes from another process, and unpickling runs what it names.
@@ -61,7 +61,8 @@ def from_bytes(message: bytes) -> Report:
     arrays = _arrays(message, start, header.pop("lengths"))
     completions = [_completion(fields, *next(arrays)) for fields in header.pop("completions")]
     withdrawn = {
-        SampleKey(**key): PartialSample(*next(arrays), _runs(versions)) for key, versions in header.pop("withdrawn")
+        SampleKey(**key): PartialSample(*next(arrays), _runs(versions), Observations(*observed))
+        for key, versions, observed in header.pop("withdrawn")
     }
     return Report(completions=completions, withdrawn=withdrawn, **header)
 
@@ -81,7 +82,7 @@ def _completion_fields(completion: Completion) -> dict[str, Any]:
     sample, score = completion.sample, completion.score
     fields = {name: value for name, value in vars(sample).items() if name not in ARRAYS}
     return vars(completion) | {
-        "sample": fields | {"key": vars(sample.key)},
+        "sample": fields | {"key": vars(sample.key), "observations": _observed(sample)},
         "score": vars(score) | {"parts": dict(score.parts)},
     }
 
@@ -89,9 +90,15 @@ def _completion_fields(completion: Completion) -> dict[str, Any]:
 def _completion(fields: dict[str, Any], ids: TokenIds, logprobs: Logprobs) -> Completion:
     sample = fields["sample"]
     sample |= {"key": SampleKey(**sample["key"]), "earlier_versions": _runs(sample["earlier_versions"])}
+    sample["observations"] = Observations(*sample["observations"])
     # Rebuilt by constructors, so that a field that is added later fails here and not in a metric.
     whole = Sample(response_ids=ids, rollout_logprobs=logprobs, **sample)
     return Completion(**fields | {"sample": whole, "score": Score(**fields["score"])})
+
+
+def _observed(sample: Sample | PartialSample) -> list[list[int]]:
+    # As numbers in the header: few samples have any, and they are short next to what was sampled.
+    return [sample.observations.ids.tolist(), sample.observations.places.tolist()]
 
 
 def _runs(pairs: list[list[int]]) -> VersionRuns:

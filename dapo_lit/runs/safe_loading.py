@@ -24,13 +24,13 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import ReadItem
 
 from dapo_lit.data.problem import Problem
-from dapo_lit.engines.protocol import PartialSample, Sample, SampleKey
+from dapo_lit.engines.protocol import Observations, PartialSample, Sample, SampleKey
 from dapo_lit.errors import DamagedError
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.records import CollectedStep, Completion, Group, OpenGroup
 
 STATE_TYPES: list[Any] = [
-    *(OpenGroup, CollectedStep, Group, Completion, Sample, SampleKey, PartialSample, Score, Problem),
+    *(OpenGroup, CollectedStep, Group, Completion, Sample, SampleKey, PartialSample, Observations, Score, Problem),
     *(np.ndarray, np.dtype, np._core.multiarray._reconstruct, np._core.multiarray.scalar),  # type: ignore[attr-defined]
     *(getattr(np.dtypes, name) for name in np.dtypes.__all__),
     bytes,  # of an empty array

@@ -2,6 +2,10 @@
 
 B completions with N response tokens in all, one completion after the other ("flat"). The sequences of a micro-batch
 follow each other too: nothing is padded.
+
+Of an episode with an environment (docs/turns.md), the response tokens are the policy's. What the environment answered
+is part of the sequence, so the policy sees it, and of nothing else: no [N] tensor has a place for it, and so no loss,
+statistic or denominator.
 """
 
 import math
@@ -13,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from jaxtyping import Bool, Float32, Float64, Int64
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dapo_lit.policy.attention import Layout, layout, paths
@@ -60,7 +65,7 @@ class TokenBatch:
     """Completions as tensors on the CPU: B completions with N response tokens, one completion after the other."""
 
     sequences: list[Tensor]
-    """B of [prompt + response]."""
+    """B of [prompt + response], in an episode with the observations among the response tokens."""
     prompt_lengths: Int64[Tensor, "B"]
     response_lengths: Int64[Tensor, "B"]
     group_index: Int64[Tensor, "B"]
@@ -73,6 +78,9 @@ class TokenBatch:
     """Under the engine."""
     fresh: Bool[Tensor, "N"]
     """False: the token was sampled by older weights (carried over)."""
+    places: list[NDArray[np.int64]] | None = None
+    """B of [response tokens]: where in its sequence each of them is. None: directly after the prompt, as all are where
+    nothing has turns."""
 
     # Once a step, not once an update: N is 41 million in a step of the paper's size.
     @cached_property
@@ -88,7 +96,7 @@ class TokenBatch:
     def shared_prompt_ratio(self) -> float:
         """Tokens with each group's prompt computed once, over tokens with a prompt for each completion."""
         of_group = dict(zip(self.group_index.tolist(), self.prompt_lengths.tolist(), strict=True))
-        responses = int((self.response_lengths - 1).sum())
+        responses = sum(self._lengths[1]) - len(self.sequences)
         return (sum(of_group.values()) + responses) / (int(self.prompt_lengths.sum()) + responses)
 
     def minibatches(self, num_groups: int, seed: int) -> Iterator[list[int]]:
@@ -131,7 +139,7 @@ class TokenBatch:
         for b in sorted(completions, key=lambda b: groups[b]):
             added = responses[b] - 1
             if groups[b] == group and size + added <= budget_tokens:
-                # Same prompt, and it fits: it costs its response only.
+                # Same prompt, and it fits: it costs what follows only.
                 units[-1].append(b)
                 size += added
             else:
@@ -141,8 +149,17 @@ class TokenBatch:
 
     @cached_property
     def _lengths(self) -> tuple[list[int], list[int]]:
-        """Lengths of prompts and of responses, as lists: reading a tensor number by number is slow."""
-        return self.prompt_lengths.tolist(), self.response_lengths.tolist()
+        """Lengths of prompts and of what follows them, as lists: reading a tensor number by number is slow."""
+        prompts = self.prompt_lengths.tolist()
+        return prompts, [len(ids) - prompt for ids, prompt in zip(self.sequences, prompts, strict=True)]
+
+    @cached_property
+    def _before(self) -> list[Any]:
+        """For each completion the places before its response tokens, as an index of a sequence."""
+        if self.places is not None:
+            return [places - 1 for places in self.places]
+        # A slice where they follow each other: it copies nothing.
+        return [slice(p - 1, p - 1 + r) for p, r in zip(*self._lengths, strict=True)]
 
     def _num_tokens(self, unit: Sequence[int]) -> int:
         """Tokens of completions that share their prompt."""
@@ -166,13 +183,10 @@ class TokenBatch:
                 root = segments.add(self.sequences[unit[0]][:prompt])
                 responses = [(b, self.sequences[b][prompt:-1]) for b in unit]
                 held += [(b, segments.add(r, root, prompt) if len(r) else root) for b, r in responses]
-        sequences, (prompts, responses_of) = (
-            paths(segments.lengths, segments.parents, segments.continued),
-            self._lengths,
-        )
+        sequences = paths(segments.lengths, segments.parents, segments.continued)
         # The position that predicts a token is the one before it; for the first response token that is the prompt's
         # last.
-        rows = [sequences[segment][prompts[b] - 1 :][: responses_of[b]] for b, segment in held]
+        rows = [sequences[segment][self._before[b]] for b, segment in held]
         chosen = torch.tensor([b for b, _ in held], device="cpu")
         num_tokens = self.response_lengths[chosen]
         member = torch.repeat_interleave(torch.arange(len(chosen), device="cpu"), num_tokens)
@@ -188,7 +202,7 @@ class TokenBatch:
             continued=segments.continued if shares and prefixes else None,
             rows=torch.from_numpy(np.concatenate(rows)),
             # The last token is a target but never an input, as nothing is predicted from it.
-            targets=torch.cat([self.sequences[b][prompts[b] :] for b, _ in held]),
+            targets=torch.cat([self.sequences[b][1:][self._before[b]] for b, _ in held]),
             tokens=starts[chosen][member] + place,
             completions=chosen[member],
         )
@@ -236,14 +250,16 @@ def token_batch(groups: Sequence[Group], loss_mask: Bool[Tensor, "N"], policy_ve
     # advantages.
     completions = [c for g in groups for c in g.completions]
     prompts = [g.prompt_ids for g in groups for _ in g.completions]
-    pairs = [(prompt, c.sample.response_ids) for prompt, c in zip(prompts, completions, strict=True)]
+    pairs = [(prompt, c.sample.row_ids) for prompt, c in zip(prompts, completions, strict=True)]
     flat = torch.from_numpy(np.concatenate([ids for pair in pairs for ids in pair], dtype=np.int64))
-    prompt_lengths, response_lengths = torch.tensor([[len(p), len(r)] for p, r in pairs], device="cpu").unbind(1)
+    prompt_lengths, row_lengths = torch.tensor([[len(p), len(r)] for p, r in pairs], device="cpu").unbind(1)
+    response_lengths = torch.tensor([c.num_tokens for c in completions], device="cpu")
+    has_turns = any(len(c.sample.observations) for c in completions)
     versions = np.array([run for c in completions for run in c.sample.versions])
     return TokenBatch(
-        sequences=list(flat.split((prompt_lengths + response_lengths).tolist())),
+        sequences=list(flat.split((prompt_lengths + row_lengths).tolist())),
         prompt_lengths=prompt_lengths.contiguous(),
-        response_lengths=response_lengths.contiguous(),
+        response_lengths=response_lengths,
         group_index=torch.repeat_interleave(
             torch.arange(len(groups), device="cpu"), torch.tensor([len(g.completions) for g in groups], device="cpu")
         ),
@@ -253,6 +269,12 @@ def token_batch(groups: Sequence[Group], loss_mask: Bool[Tensor, "N"], policy_ve
         rollout_logprobs=torch.from_numpy(np.concatenate([c.sample.rollout_logprobs for c in completions])),
         # By runs of versions, as a response may be sampled by several: it was interrupted and continued.
         fresh=torch.from_numpy(np.repeat(versions[:, 0] == policy_version, versions[:, 1])),
+        places=[
+            len(prompt) + c.sample.observations.row_places(c.num_tokens)
+            for prompt, c in zip(prompts, completions, strict=True)
+        ]
+        if has_turns
+        else None,
     )
 
 

@@ -18,9 +18,20 @@ from transformers import (
     Qwen3Config,
 )
 
-from dapo_lit.engines.protocol import NO_TOKENS, Sample, SampleKey, SampleRequest, Sampling, TokenIds, run_to_end
+from dapo_lit.engines.protocol import (
+    NO_TOKENS,
+    PartialSample,
+    Sample,
+    SampleKey,
+    SampleRequest,
+    Sampling,
+    TokenIds,
+    run_to_end,
+)
 from dapo_lit.engines.torch_engine.decoder import Decoder
 from dapo_lit.engines.torch_engine.engine import TorchEngine
+from dapo_lit.engines.torch_engine.rows import draw
+from dapo_lit.seeds import row_key, uniforms
 
 VOCAB = 40
 EOS = 3
@@ -282,3 +293,55 @@ def test_a_withdrawn_response_continues_as_if_never_interrupted():
         known = len(partial[sample.key].response_ids) if sample.key in partial else len(sample.response_ids)
         new = len(sample.response_ids) - known
         assert sample.versions == tuple(run for run in ((1, known), (2, new)) if run[1])
+
+
+OBSERVED = (7, 8, 9, 10, 11)
+
+
+def two_turns(model: PreTrainedModel, requests: list[SampleRequest], max_batch_size: int) -> list[Sample]:
+    """Turns of at most 6 and 20 tokens with an observation between them, of a length that differs by prompt."""
+    engine, sampling = make_engine(model, max_batch_size=max_batch_size), Sampling(26, seed=5)
+    firsts = [dataclasses.replace(request, most_tokens=6) for request in requests]
+    turned = {request.key: request for request in requests}
+    again = []
+    for sample in engine.generate(firsts, sampling):
+        assert len(sample.response_ids) <= 6
+        request = turned[sample.key]
+        count = len(request.prompt_ids) % 5
+        so_far = PartialSample(sample.response_ids, sample.rollout_logprobs, sample.versions)
+        seen = so_far.observations.followed_by(OBSERVED[:count], len(sample.response_ids))
+        again.append(dataclasses.replace(request, partial=dataclasses.replace(so_far, observations=seen)))
+    return list(engine.generate(again, sampling))
+
+
+def test_an_episode_has_the_log_probs_of_its_whole_row_and_noise_by_the_policys_tokens():
+    model = make_model(ARCHITECTURES["qwen2"])
+    requests = make_requests(num_prompts=6, group=3)
+    prompts = {request.key: request.prompt_ids for request in requests}
+    lengths = set()
+    for sample in two_turns(model, requests, max_batch_size=7):
+        prompt, places = prompts[sample.key], sample.observations.row_places(len(sample.response_ids))
+        row = torch.from_numpy(np.concatenate([prompt, sample.row_ids], dtype=np.int64))
+        with torch.no_grad():
+            logits = model(row[None]).logits[0].float()[len(prompt) - 1 + places]
+        forced = torch.log_softmax(logits, -1).gather(-1, torch.from_numpy(sample.response_ids).long()[:, None])[:, 0]
+        torch.testing.assert_close(torch.from_numpy(sample.rollout_logprobs), forced, atol=1e-5, rtol=0)
+        # The noise of a token: that of its number among the policy's tokens, whatever was seen before it.
+        noise = uniforms(np.array([row_key(5, sample.key)], np.uint64), np.arange(len(places)))
+        tokens, _ = draw(logits, torch.from_numpy(noise), Sampling(26, seed=5))
+        assert tokens.tolist() == sample.response_ids.tolist()
+        lengths.add(len(sample.observations))
+    assert lengths == {len(prompt) % 5 for prompt in prompts.values()} == {0, 1, 2, 4}
+
+
+@pytest.mark.parametrize("max_batch_size", [1, 4])
+def test_an_episode_does_not_depend_on_its_batch(max_batch_size):
+    model, requests = make_model(ARCHITECTURES["llama"]), make_requests(num_prompts=5, group=3)
+    reference = by_key(two_turns(model, requests, max_batch_size=512))
+    random.Random(max_batch_size).shuffle(requests)
+    got = by_key(two_turns(model, requests, max_batch_size))
+    assert {key: s.row_ids.tolist() for key, s in got.items()} == {
+        key: s.row_ids.tolist() for key, s in reference.items()
+    }
+    for key, sample in got.items():
+        assert sample.rollout_logprobs == pytest.approx(reference[key].rollout_logprobs, abs=1e-5)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from dapo_lit.build.components import RunComponents
 from dapo_lit.config import Config
-from dapo_lit.engines.protocol import SampleKey
+from dapo_lit.engines.protocol import NO_OBSERVATIONS, Sample, SampleKey
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.fit import build_trainer
 from dapo_lit.lit.module import DAPOModule
@@ -60,8 +60,11 @@ VARIANTS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "lora": (("policy.lora={rank: 4, alpha: 32}",), {"lora_scale": 8.0}),
     "ahead": (("rollout.steps_ahead=1", "budget.steps=3"), {}),
     "correction": (("algorithm.correction.kind=tis",), {"correction": "tis"}),
+    "turns": ((), {}),
+    "turns and prefixes": (("trainer.shared_prompt=prefixes",), {}),
 }
-"""What is changed of every algorithm -> (overrides, the same for the reference). Steps ahead sample with the engine."""
+"""What is changed of every algorithm -> (overrides, the same for the reference). Steps ahead sample with the engine.
+Under `turns` the script has tokens of an environment among those of the policy."""
 SOFT, OFF = Settings(cache=4), Settings(high=0.2, denominator="sample")
 CRITIC = ("algorithm=ppo", "algorithm.critic.warmup_steps=0", f"algorithm.critic.lr={LR}", "algorithm.kl.beta=0.5")
 ALGORITHMS: dict[str, tuple[tuple[str, ...], Settings]] = {
@@ -216,17 +219,32 @@ def samples_of(groups: Sequence[Any]) -> Samples:
     each = [(place, group, c) for place, group in enumerate(groups) for c in group.completions]
     return Samples(
         prompts=[list(group.prompt_ids) for _, group, _ in each],
-        responses=[c.sample.response_ids.tolist() for _, _, c in each],
-        engine_logprobs=padded([c.sample.rollout_logprobs.tolist() for _, _, c in each]),
-        versions=padded([[v for v, count in c.sample.versions for _ in range(count)] for _, _, c in each]),
+        responses=[c.sample.row_ids.tolist() for _, _, c in each],
+        policy=[in_row(c.sample, [True] * c.num_tokens, False) for _, _, c in each],
+        engine_logprobs=padded([in_row(c.sample, c.sample.rollout_logprobs.tolist(), 0.0) for _, _, c in each]),
+        versions=padded(
+            [in_row(c.sample, [v for v, count in c.sample.versions for _ in range(count)], -1) for _, _, c in each]
+        ),
         groups=torch.tensor([place for place, _, _ in each]),
         correct=torch.tensor([c.correct for _, _, c in each]),
         truncated=torch.tensor([c.truncated for _, _, c in each]),
     )
 
 
-def script(parts: RunComponents) -> Any:
-    """Responses by a hash of their key: right, wrong or truncated, of unequal lengths."""
+def in_row(sample: Sample, values: list[Any], seen: Any) -> list[Any]:
+    """A value for each token of an episode: those of the policy's tokens, and `seen` at the environment's."""
+    found = list(values)
+    # From behind, so that a place still counts tokens of the policy only.
+    for place in sample.observations.places.tolist()[::-1]:
+        found.insert(place, seen)
+    return found
+
+
+def script(parts: RunComponents, turns: bool = False) -> Any:
+    """Responses by a hash of their key: right, wrong or truncated, of unequal lengths.
+
+    turns: two in three have one or two observations, of up to three tokens each.
+    """
     answers = {problem.id: problem.answer for problem in parts.problems.train}
     tokenizer, limit = parts.tokenizer, parts.config.task.max_response_tokens
 
@@ -237,7 +255,11 @@ def script(parts: RunComponents) -> Any:
         else:
             text, ends = " +-*"[draw // 5 % 4] * (draw // 20 % 6) + (answers[key.problem_id] if draw % 2 else "7"), True
         ids = tokenizer(text, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id] * ends
-        return ScriptedResponse(tuple(ids), tuple(-2.2 - (draw >> i) % 16 / 8 for i in range(len(ids))), finished=ends)
+        seen = NO_OBSERVATIONS
+        for place in sorted({draw % 7 % len(ids), draw % 11 % len(ids)} - {0}) if turns and draw % 3 else ():
+            seen = seen.followed_by([2 + (draw >> i) % 9 for i in range(1 + draw % 3)], place)
+        logprobs = tuple(-2.2 - (draw >> i) % 16 / 8 for i in range(len(ids)))
+        return ScriptedResponse(tuple(ids), logprobs, finished=ends, observations=seen)
 
     return response
 
@@ -256,7 +278,7 @@ def run(out: Path, cell: str, config: Config) -> None:
     with joined(config.trainer) as ranks:
         parts = RunComponents(config)
         if variant != "ahead":
-            parts._build_engine = lambda: ScriptedEngine(script(parts))  # type: ignore[method-assign]
+            parts._build_engine = lambda: ScriptedEngine(script(parts, variant.startswith("turns")))  # type: ignore[method-assign]
         module = Probe(config, algorithm != "adamw", lambda: parts.policy, ranks, parts.fill)
         module.logs = False
         trainer = build_trainer(config, [])

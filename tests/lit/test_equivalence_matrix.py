@@ -1,5 +1,6 @@
 """The equivalence matrix: {one process, FSDP on one and two, 16-bit copies, checkpointing} x {as it is, prefixes
-shared, LoRA, a step ahead, corrected} x the algorithms, against the float64 of tests/reference.py.
+shared, LoRA, a step ahead, corrected, episodes of several turns} x the algorithms, against the float64 of
+tests/reference.py.
 
 The reference starts each update from the weights that the package had, and gives its loss and every parameter's
 gradient, over two or three rollout steps of two epochs. The step that follows is the reference's optimiser's. `make
@@ -25,7 +26,7 @@ WHOLE = bool(os.environ.get("DAPO_LIT_MATRIX"))
 DIAGONAL = [
     "single:prefixes:all five", "16-bit copies:plain:dapo", "fsdp 2:correction:critic", "fsdp 2:lora:grpo",
     "checkpointing:plain:gspo", "fsdp 2:ahead:dapo", "single:ahead:icepop", "single:plain:reinforce++",
-    "single:plain:adamw",
+    "single:plain:adamw", "single:turns and prefixes:all five", "fsdp 2:turns:critic", "single:turns:gspo",
 ]  # fmt: skip
 CORRECTED = {"rollout", "icepop", "sequence mask"}
 """Algorithms with a correction of their own, or none that is possible."""
@@ -151,7 +152,7 @@ def test_each_token_comes_from_the_weights_of_the_version_it_claims(cells, cell)
     weights = {step["version"]: doubled(step["updates"][0]["before"]) for step in found["steps"]}
     for number, step in enumerate(found["steps"]):
         samples: Samples = step["samples"]
-        there = reference.padded([[1.0] * len(r) for r in samples.responses]).bool()
+        there = reference.padded(samples.policy).bool()
         (version,) = samples.versions[there].unique().tolist()
         assert step["version"] - version == min(number, 1) == step["sampled"]["sampling/staleness_max"]
         with torch.no_grad():
@@ -167,6 +168,9 @@ def test_a_cell_reaches_what_it_is_there_for(cells, cell):
         assert step["metrics"]["optim/grad_norm"] > 2 * CLIP
         assert 0 < step["samples"].correct.float().mean() < 1
     assert any(step["samples"].truncated.any() for step in steps)
+    observed = [row for step in steps for row in step["samples"].policy if False in row]
+    assert bool(observed) == cell.split(":")[1].startswith("turns")
+    assert all(row[-1] for row in observed)
     for side in ("low", "high"):
         assert cell.endswith("adamw") or any(step["metrics"][f"clip/{side}_frac"] > 0 for step in steps)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dapo_lit.engines.protocol import PartialSample, Sample, SampleKey
+from dapo_lit.engines.protocol import Observations, PartialSample, Sample, SampleKey
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.records import Completion
 from dapo_lit.rollout.report import Report, from_bytes, to_bytes
@@ -23,6 +23,7 @@ COMPLETION = Completion(
     length_penalty=-0.0,
     reward_shaped=-1e-300,
 )
+SEEN = Observations([8, 2**31 - 1, 9], [1, 1, 3])
 WITHDRAWN = PartialSample([5, 2**31 - 1, 0], LOGPROBS, ((7, 1), (8, 1), (9, 1)))
 
 
@@ -33,6 +34,11 @@ WITHDRAWN = PartialSample([5, 2**31 - 1, 0], LOGPROBS, ((7, 1), (8, 1), (9, 1)))
         replace(EMPTY, completions=[replace(COMPLETION, score=Score(False, -1.0, timed_out=True, error="x"))]),
         replace(EMPTY, failure="RuntimeError: out of\nmemory \udcff"),
         replace(EMPTY, completions=[COMPLETION], withdrawn={KEY: PartialSample([], [])}),
+        replace(
+            EMPTY,
+            completions=[replace(COMPLETION, sample=replace(COMPLETION.sample, observations=SEEN, ended_by="turns"))],
+            withdrawn={KEY: replace(WITHDRAWN, observations=SEEN)},
+        ),
         replace(EMPTY, withdrawn={KEY: PartialSample([1], [-0.5], ((2, 1),)), replace(KEY, step=4): WITHDRAWN}),
     ],
 )

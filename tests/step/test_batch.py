@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dapo_lit.data.problem import Problem
-from dapo_lit.engines.protocol import Sample, SampleKey
+from dapo_lit.engines.protocol import NO_OBSERVATIONS, Sample, SampleKey
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.records import Completion, Group
 from dapo_lit.step.batch import TokenBatch, token_batch
@@ -87,6 +87,61 @@ def test_any_budget_covers_every_response_token_once(lengths, budget, shares):
         assert len(micro.input_ids) == sum(micro.lengths)
         assert micro.input_ids[micro.packed.gather[micro.packed.restore]].tolist() == micro.input_ids.tolist()
         assert len(micro.input_ids) <= budget or len(micro.completions.unique()) == 1
+
+
+def episodes(prompt: tuple[int, ...], rows: list[list[tuple[int, ...]]]) -> TokenBatch:
+    """One group; of each episode its turns and what came between them, in turns."""
+    made = group(0, prompt, [sum(row[::2], ()) for row in rows])
+    for completion, row in zip(made.completions, rows, strict=True):
+        seen = NO_OBSERVATIONS
+        for index in range(1, len(row), 2):
+            seen = seen.followed_by(row[index], len(sum(row[:index:2], ())))
+        completion.sample = replace(completion.sample, observations=seen)
+    return batch([made])
+
+
+def test_an_observation_is_seen_and_is_no_token_of_the_batch_worked_by_hand():
+    made = episodes((5, 6), [[(7, 1), (40, 41), (8,)], [(9, 1)]])
+    assert [ids.tolist() for ids in made.sequences] == [[5, 6, 7, 1, 40, 41, 8], [5, 6, 9, 1]]
+    assert made.response_lengths.tolist() == made.loss_tokens.tolist() == [3, 2]
+    (micro,) = made.micro_batches([0, 1], budget_tokens=100)
+    assert micro.input_ids.tolist() == [5, 6, 7, 1, 40, 41, 5, 6, 9]
+    assert micro.targets.tolist() == [7, 1, 8, 9, 1]
+    # 8 is predicted after 41, the last token of the observation
+    assert micro.rows.tolist() == [1, 2, 5, 7, 8]
+    assert micro.tokens.tolist() == [0, 1, 2, 3, 4]
+    assert micro.completions.tolist() == [0, 0, 0, 1, 1]
+
+
+turns = st.lists(st.lists(st.integers(20, 22), max_size=3), max_size=3)
+
+
+@given(st.lists(turns, min_size=1, max_size=4), st.integers(1, 60), shared)
+def test_any_budget_covers_the_policys_tokens_of_every_episode_and_no_others(observed, budget, shares):
+    rows = [[(b + 10, 1), *(part for seen in between for part in (tuple(seen), (b % 2 + 10, 1)))]
+            for b, between in enumerate(observed)]  # fmt: skip
+    made = episodes((5, 6), rows)
+    policy = [token for row in rows for token in sum(row[::2], ())]
+    micros = list(made.micro_batches(range(len(rows)), budget, shares_prompts=shares))
+    tokens = torch.cat([m.tokens for m in micros])
+    assert sorted(tokens.tolist()) == list(range(len(policy))) == list(range(len(made.rollout_logprobs)))
+    for micro in micros:
+        assert [policy[token] for token in micro.tokens] == micro.targets.tolist()
+        assert torch.equal(made.completion_of_token[micro.tokens], micro.completions)
+        for row, token, b in zip(micro.rows, micro.tokens, micro.completions, strict=True):
+            place = int(micro.packed.positions[0][row])  # of the token before it in the whole row
+            own = int(token - made.response_lengths[:b].sum())
+            assert (made.sequences[b][place], made.sequences[b][place + 1]) == (micro.input_ids[row], policy[token])
+            seen = sum(map(len, rows[b][1 : own + 1 - own % 2 : 2]))
+            assert place == 2 + own + seen - 1
+
+
+def test_an_observation_without_tokens_changes_nothing():
+    plain, empty = (episodes((5, 6), [row, [(9, 1)]]) for row in ([(7, 1, 8)], [(7, 1), (), (8,)]))
+    assert empty.places is None
+    one, other = (next(made.micro_batches([0, 1], 100)) for made in (plain, empty))
+    for name in ("input_ids", "rows", "targets", "tokens", "completions"):
+        assert torch.equal(getattr(one, name), getattr(other, name))
 
 
 def minibatches(num_groups: int, per_update: int) -> list[list[int]]:

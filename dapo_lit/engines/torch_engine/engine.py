@@ -5,8 +5,9 @@ the next requests follow them (continuous refill); no other row is moved. A grou
 are computed together as long as their tokens are the same. Left out: CUDA graphs, speculative decoding, paging, tensor
 parallelism.
 
-A sample's noise depends only on its key and position, so any batch gives the same tokens. Log-probs then agree to
-rounding (about 1e-6); a token can differ only where the uniform is that close to the boundary between two tokens.
+A sample's noise depends only on its key and on how many of its tokens were sampled before, so any batch gives the same
+tokens. Log-probs then agree to rounding (about 1e-6); a token can differ only where the uniform is that close to the
+boundary between two tokens.
 """
 
 from collections import deque
@@ -116,7 +117,9 @@ class DecodingBatch:
         self._row_requests: list[SampleRequest] = []
         self._noise_keys = np.empty(0, np.uint64)
         self._starts = np.empty(0, np.int64)  # slot of the first prompt token
-        self._firsts = np.empty(0, np.int64)  # slot of the first response token
+        # Slot of the first response token; of an episode, as many later as it has tokens of its environment.
+        self._firsts = np.empty(0, np.int64)
+        self._limits = np.empty(0, np.int64)  # sampled tokens at which the response is cut off
         # Slot of the first response token that was sampled here.
         self._sampled_from = np.empty(0, np.int64)
         self._order = np.empty(0, np.int64)  # of submission
@@ -166,7 +169,7 @@ class DecodingBatch:
         noise = uniforms(self._noise_keys, self._slot - self._firsts)
         at_eos = self._rows.sample(noise, self._slot, self._sampling)
         self._slot += 1
-        at_limit = self._slot - self._firsts >= self._sampling.max_response_tokens
+        at_limit = self._slot - self._firsts >= self._limits
         ended = np.flatnonzero((at_eos | at_limit) & self._alive)
         # Rows move about; samples come in the order of submission whatever row they had.
         ended = ended[np.argsort(self._order[ended])]
@@ -218,6 +221,7 @@ class DecodingBatch:
         entering = Entering(self._decoder, [r.input_ids for r in requests])
         keys = [row_key(self._sampling.seed, r.key) for r in requests]
         resumed = np.array([len(r.partial.response_ids) for r in requests], np.int64)
+        limits = np.array([r.limit(self._sampling) for r in requests], np.int64)
 
         # The last rows fill holes, so that rows which stay where they are need no copy.
         holes = np.flatnonzero(~self._alive[:kept])
@@ -234,6 +238,7 @@ class DecodingBatch:
         shift = width - self._slot
         self._starts = np.concatenate([self._starts[rows] + shift, width - entering.lengths])
         self._firsts = np.concatenate([self._firsts[rows] + shift, width - resumed])
+        self._limits = np.concatenate([self._limits[rows], limits])
         self._sampled_from = np.concatenate([self._sampled_from[rows] + shift, np.full(len(requests), width)])
         self._order = np.concatenate([self._order[rows], self._entered + np.arange(len(requests))])
         self._entered += len(requests)
@@ -248,7 +253,7 @@ class DecodingBatch:
                 old=slice(first, self._slot),
                 new=slice(first + shift, width),
                 lays_out=not fits,
-                most=int(self._firsts.max()) + self._sampling.max_response_tokens,
+                most=int((self._firsts + self._limits).max()),
             ),
             entering,
         )

@@ -14,7 +14,7 @@ def sampling_params(request: SampleRequest, sampling: Sampling, eos_ids: list[in
     return {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
-        "max_tokens": sampling.max_response_tokens - num_tokens,
+        "max_tokens": request.limit(sampling) - num_tokens,
         "seed": request_seed(sampling.seed, request.key, num_tokens),
         "stop_token_ids": eos_ids,
         "logprobs": 0,  # of the sampled token
