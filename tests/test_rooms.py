@@ -13,7 +13,7 @@ import math_answers
 
 PACKAGE = Path(dapo_lit.__file__).parent
 ANSWERS = Path(math_answers.__file__).parent
-FOUNDATION = {"techniques", "ranks", "config", "data", "rewards", "engines", "policy", "objective"}
+FOUNDATION = {"techniques", "ranks", "config", "data", "rewards", "environments", "engines", "policy", "objective"}
 STEP = FOUNDATION | {"rollout"}
 BUILD = STEP | {"step", "tasks"}
 PREFLIGHT = BUILD | {"switches", "build", "math_answers"}
@@ -26,9 +26,10 @@ ARROWS = {
     "data": set(),
     "tasks": {"data", "rewards", "math_answers"},
     "rewards": {"math_answers"},
+    "environments": {"rewards"},
     "policy": {"objective"},
     "engines": {"ranks"},
-    "rollout": {"data", "rewards", "engines", "ranks"},
+    "rollout": {"data", "rewards", "environments", "engines", "ranks"},
     "step": STEP,
     "switches": BUILD,
     "build": BUILD,

@@ -31,6 +31,8 @@ class RewardProblem:
     meta: Mapping[str, object] = field(default_factory=dict)
     sample: str = ""
     """Step, attempt and index of the completion's sample; differs between all completions of a problem in training."""
+    turns: tuple[str, ...] = ()
+    """Of an episode with an environment: the texts of the policy's turns. The completion has the environment's too."""
 
 
 RewardFunction = Callable[[Sequence[RewardProblem], Sequence[str]], Sequence[Score | float]]
@@ -51,9 +53,7 @@ def check_path(path: str) -> None:
     except ModuleNotFoundError:
         found = None
     if found is None:
-        raise ValueError(
-            f"the module {module!r} of the reward function {name!r} is not found; is its folder on PYTHONPATH?"
-        )
+        raise ValueError(f"the module {module!r} of the function {name!r} is not found; is its folder on PYTHONPATH?")
 
 
 def needed_memory_mb(function: RewardFunction) -> int:

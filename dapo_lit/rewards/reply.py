@@ -6,7 +6,7 @@ The one check of the border that is written out: to import pydantic would double
 
 import json
 import math
-from typing import Any
+from typing import Any, Literal
 
 NO_TEXT = type(None)
 SCORE: dict[str, tuple[type, ...]] = {
@@ -20,11 +20,14 @@ SCORE: dict[str, tuple[type, ...]] = {
 """The fields of a Score (score.py) with their types."""
 
 
-def read_reply(content: bytes, number: int, scores: int | None) -> tuple[str, int, Any, float]:
+Awaited = int | Literal["verdict", "observation"]
+"""What a task asks for: so many scores, whether two answers are the same, or what an environment says."""
+
+
+def read_reply(content: bytes, number: int, awaited: Awaited) -> tuple[str, int, Any, float]:
     """The reply to a task: `done` or `failed`, the task's number, its result, and the seconds that it took.
 
-    scores: how many scores were asked for; None: whether two answers are the same. The result of a task that failed is
-        the error and its traceback.
+    The result of a task that failed is the error and its traceback.
 
     Raises ValueError: it is something else.
     """
@@ -40,11 +43,14 @@ def read_reply(content: bytes, number: int, scores: int | None) -> tuple[str, in
     if kind == "failed":
         if not (isinstance(result, list) and [type(text) for text in result] == [str, str]):
             raise _refused("no error and traceback")
-    elif scores is None:
+    elif awaited == "verdict":
         if not isinstance(result, bool):
             raise _refused("no verdict")
-    elif not (isinstance(result, list) and len(result) == scores and all(map(_is_score, result))):
-        raise _refused(f"not {scores} scores")
+    elif awaited == "observation":
+        if not (result is None or (isinstance(result, str) and result)):
+            raise _refused("no observation")
+    elif not (isinstance(result, list) and len(result) == awaited and all(map(_is_score, result))):
+        raise _refused(f"not {awaited} scores")
     return kind, number, result, seconds
 
 

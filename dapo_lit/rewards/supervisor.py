@@ -17,7 +17,7 @@ from typing import Any
 
 from dapo_lit.errors import UserError
 from dapo_lit.rewards.channel import framed, receive
-from dapo_lit.rewards.worker import Comparison, Rewarding, Setup
+from dapo_lit.rewards.worker import Setup, Work, awaited
 
 SILENT_S = 30.0
 """A supervisor that is not heard for so long, though it reports every second, is stopped or stuck: it is replaced."""
@@ -40,7 +40,7 @@ class Task:
 
     number: int
     deadline_s: float
-    work: Comparison | Rewarding
+    work: Work
     attempts: int = 0
     """Supervisors that died while they had it."""
 
@@ -130,9 +130,8 @@ class Supervisor:
             self._connection.sendall(framed(pickle.dumps(self._setup)))
 
     def _send(self, task: Task) -> None:
-        scores = len(task.work.texts) if isinstance(task.work, Rewarding) else None
         work = pickle.dumps((task.number, task.work), pickle.HIGHEST_PROTOCOL)
-        message = (task.number, task.deadline_s, scores, work)
+        message = (task.number, task.deadline_s, awaited(task.work), work)
         with contextlib.suppress(OSError):
             self._connection.sendall(framed(pickle.dumps(message)))
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from dapo_lit.rewards.channel import framed, read, receive
-from dapo_lit.rewards.reply import read_reply
+from dapo_lit.rewards.reply import Awaited, read_reply
 from dapo_lit.rewards.worker import OUT_OF_MEMORY, Setup, run
 
 HEARTBEAT_S = 1.0
@@ -64,8 +64,7 @@ def main(control_fd: int, owner: int, count: int) -> None:
 class _Task:
     number: int
     deadline_s: float
-    scores: int | None
-    """How many scores are its result; None: it is a comparison."""
+    awaited: Awaited
     work: bytes
     retried: bool = False
     """A worker was killed while it had the task."""
@@ -79,6 +78,12 @@ class _Worker:
         self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         """Its exit code."""
 
+    @property
+    def closed(self) -> bool:
+        """It has ended, or is ending: its socket has no other end."""
+        # The last is a write that came before the end was seen; the reader gets its exception and no end of file.
+        return self.exited.done() or self.reader.at_eof() or self.reader.exception() is not None
+
 
 class _Supervision:
     def __init__(self, setup: Setup, owner: int):
@@ -86,6 +91,10 @@ class _Supervision:
         self.tasks: asyncio.Queue[_Task] = asyncio.Queue()
         self.workers: dict[int, _Worker] = {}
         self.control: asyncio.StreamWriter
+
+    @property
+    def _loaded(self) -> str:
+        return "the environment" if self.setup.environment else "a reward function"
 
     async def run(self, control: socket.socket, count: int) -> None:
         """Serves until the owner is gone, or until a worker cannot be started."""
@@ -133,7 +142,7 @@ class _Supervision:
             loaded = await self._reply(worker, START_S)
             if loaded == b"":
                 failed = 0
-                while not (worker.exited.done() or worker.reader.at_eof()):
+                while not worker.closed:
                     task: asyncio.Future[Any] = asyncio.ensure_future(self.tasks.get())
                     await asyncio.wait({task, worker.exited}, return_when=asyncio.FIRST_COMPLETED)
                     if worker.exited.done():  # while it had nothing to do
@@ -143,10 +152,10 @@ class _Supervision:
                     elif not await self._finish(worker, task.result()):
                         break
             elif loaded is not None:
-                self._report("broken", 0, f"a reward function cannot be loaded: {loaded.decode()}")
+                self._report("broken", 0, f"{self._loaded} cannot be loaded: {loaded.decode()}")
                 return
-            elif not (worker.exited.done() or worker.reader.at_eof()):
-                self._report("broken", 0, f"a reward function takes more than {START_S:.0f} s to load")
+            elif not worker.closed:
+                self._report("broken", 0, f"{self._loaded} takes more than {START_S:.0f} s to load")
                 return
             else:
                 failed += 1
@@ -165,7 +174,7 @@ class _Supervision:
         if message is not None:
             return await self._pass_on(worker, task, message, started)
         # A closed socket is a worker that ended, not one that is slow.
-        late = not (worker.exited.done() or worker.reader.at_eof())
+        late = not worker.closed
         if not late:  # its socket closes a moment before its end is known
             await asyncio.wait([worker.exited], timeout=GRACE_S)
         # A negative code is a signal from outside: the kernel for want of memory, most often.
@@ -187,7 +196,7 @@ class _Supervision:
         """Reports a worker's reply, if it is one to this task; a worker that sends anything else is ended."""
         seconds = time.monotonic() - started
         try:
-            kind, number, result, in_worker = read_reply(message, task.number, task.scores)
+            kind, number, result, in_worker = read_reply(message, task.number, task.awaited)
         except ValueError as error:
             await self._end(worker)
             self._report("failed", task.number, [f"{error}; the function changed what its process sends", ""], seconds)

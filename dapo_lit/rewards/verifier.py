@@ -118,11 +118,16 @@ class Verifier:
         """whole: functions that get exactly these completions, and not with others or in parts."""
         if self._closed:
             raise RuntimeError("the verifier is closed")
-        responses = [_Response(ticket, p, text, extract(text, self.extraction)) for ticket, p, text in completions]
+        # Of an episode, the answer is in the policy's last turn: nothing that its environment said counts as one.
+        responses = [
+            _Response(ticket, p, text, extract(p.turns[-1] if p.turns else text, self.extraction))
+            for ticket, p, text in completions
+        ]
         for response in responses:
             for name in self.weights or ():
                 if name in BUILT_IN:
-                    response.values[name] = built_in_value(name, response.text, response.prediction)
+                    own = "".join(response.problem.turns) or response.text
+                    response.values[name] = built_in_value(name, own, response.prediction)
             for path in self.functions:
                 response.waiting += 1
                 if path not in whole:

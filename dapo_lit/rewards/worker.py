@@ -1,4 +1,4 @@
-"""One worker process: reads tasks, compares answers or calls reward functions, replies.
+"""One worker process: reads tasks, compares answers, calls reward functions or an environment, replies.
 
 `supervisor_process.py` forks it and kills it at the deadline of a task.
 """
@@ -25,7 +25,9 @@ from dapo_lit.rewards.functions import (
     needed_memory_mb,
     without_surrogates,
 )
+from dapo_lit.rewards.reply import Awaited
 from dapo_lit.rewards.signatures import load_function
+from dapo_lit.rewards.stepping import Step, load_environment, observed
 from math_answers.compare import compare_answers
 
 OUT_OF_MEMORY = 77
@@ -44,6 +46,8 @@ class Setup:
     """Compares answers: import sympy."""
     functions: tuple[str, ...]
     """Paths of the reward functions to import."""
+    environment: str | None = None
+    """Path of the environment to import; None: there is none."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,28 @@ class Rewarding:
     """The value of a wrong answer; None for an addend of a weighted sum."""
 
 
+@dataclass(frozen=True)
+class Stepping:
+    """Asks the environment what follows these turns of the policy."""
+
+    problem: RewardProblem
+    responses: tuple[str, ...]
+
+
+Work = Comparison | Rewarding | Stepping
+
+
+def awaited(work: Work) -> Awaited:
+    """The kind of reply that is believed."""
+    match work:
+        case Rewarding():
+            return len(work.texts)
+        case Stepping():
+            return "observation"
+        case Comparison():
+            return "verdict"
+
+
 def run(connection: socket.socket, setup: Setup) -> None:
     """Serves tasks until the connection closes.
 
@@ -74,6 +100,7 @@ def run(connection: socket.socket, setup: Setup) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         functions = {path: load_function(path) for path in setup.functions}
+        step = load_environment(setup.environment) if setup.environment else None
     except BaseException as error:
         connection.sendall(framed(f"{type(error).__name__}: {error}".encode(errors="replace")))
         return
@@ -87,7 +114,7 @@ def run(connection: socket.socket, setup: Setup) -> None:
         number, work = pickle.loads(request)
         started = time.perf_counter()
         try:
-            reply = ["done", number, _perform(work, functions)]
+            reply = ["done", number, _perform(work, functions, step)]
         except MemoryError:
             # After a MemoryError any next line may fail; a fresh worker is sure.
             os._exit(OUT_OF_MEMORY)
@@ -99,7 +126,10 @@ def run(connection: socket.socket, setup: Setup) -> None:
         connection.sendall(framed(json.dumps([*reply, time.perf_counter() - started]).encode("ascii")))
 
 
-def _perform(work: Comparison | Rewarding, functions: Mapping[str, RewardFunction]) -> Any:
+def _perform(work: Work, functions: Mapping[str, RewardFunction], step: Step | None) -> Any:
+    if isinstance(work, Stepping):
+        assert step is not None
+        return observed(step(work.problem, work.responses))
     if isinstance(work, Comparison):
         # The fork server has imported it where it is needed.
         from math_answers.full import FullComparer

@@ -1,0 +1,1 @@
+"""Environments of episodes with several turns: what answers the policy (docs/turns.md)."""

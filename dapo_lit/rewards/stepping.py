@@ -1,0 +1,64 @@
+"""A user's environment as a worker calls it (docs/turns.md): a function, or a class that is built for each call."""
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+
+from dapo_lit.imports import named_object
+from dapo_lit.rewards.functions import RewardProblem, without_surrogates
+
+Step = Callable[[RewardProblem, Sequence[str]], object]
+"""(problem, the policy's turns so far) -> what the environment says to the last one."""
+MOST_CHARACTERS = 100_000
+"""A longer observation is refused: it would fit into no context."""
+
+
+def load_environment(path: str) -> Step:
+    """The environment at `package.module.name`, after its module's `prepare()` if there is one.
+
+    A class is built for each call, as `Name(problem)`, and its `step` gets all turns in order: what a worker kept of an
+    episode would be lost with the worker.
+
+    Raises AttributeError, ImportError, TypeError (a signature that is not known), or what the module raises.
+    """
+    found = named_object(path)
+    if not callable(found):
+        raise TypeError(f"{path} is not a function or class but a {type(found).__name__}")
+    prepare = getattr(sys.modules[path.rpartition(".")[0]], "prepare", None)
+    if prepare is not None:
+        prepare()
+    if not isinstance(found, type):
+        _check(path, found, ("problem", "responses"))
+        return found
+    if not callable(getattr(found, "step", None)):
+        raise TypeError(f"{path} is a class without `step(self, response)`")
+    _check(path, found, ("problem",))
+
+    def replayed(problem: RewardProblem, responses: Sequence[str]) -> object:
+        environment, said = found(problem), None
+        for response in responses:
+            said = environment.step(response)
+        return said
+
+    return replayed
+
+
+def _check(path: str, called: Callable[..., object], names: tuple[str, ...]) -> None:
+    """Raises TypeError unless it takes these arguments."""
+    try:
+        inspect.signature(called).bind(*names)
+    except ValueError:  # a callable written in C
+        return
+    except TypeError:
+        raise TypeError(f"{path} does not take ({', '.join(names)}): docs/turns.md has examples") from None
+
+
+def observed(said: object) -> str | None:
+    """What an environment said, as it is sent. Raises TypeError or ValueError for anything but a text or None."""
+    if said is None:
+        return None
+    if not isinstance(said, str):
+        raise TypeError(f"an environment returns a text, or None to end the episode, not a {type(said).__name__}")
+    if not 0 < len(said) <= MOST_CHARACTERS:
+        raise ValueError(f"an observation of {len(said):,} characters; it has 1 to {MOST_CHARACTERS:,}")
+    return without_surrogates(said)

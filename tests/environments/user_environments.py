@@ -1,0 +1,65 @@
+"""Environments that the tests load by path."""
+
+import os
+import time
+
+
+def echo(problem, responses):
+    """Says how many turns there were, and what the last one was, until it is `stop`."""
+    return None if responses[-1] == "stop" else f"{len(responses)}:{problem.answer}:{responses[-1]}"
+
+
+class Counter:
+    """Adds up what it is told."""
+
+    def __init__(self, problem):
+        self.total = int(problem.answer)
+
+    def step(self, response):
+        self.total += int(response)
+        return str(self.total)
+
+
+def obey(problem, responses):
+    match responses[-1]:
+        case "sleep":
+            time.sleep(60)
+        case "raise":
+            raise RuntimeError("no answer to this")
+        case "exit":
+            os._exit(3)
+        case "number":
+            return 7
+        case "nothing":
+            return ""
+        case "halves":
+            return "a\ud800"
+    return "well"
+
+
+def of_one(problem):
+    return None
+
+
+class WithoutStep:
+    def __init__(self, problem):
+        pass
+
+
+NUMBER = 3
+
+
+def silent(problem, responses):
+    return None
+
+
+def speaks(problem, responses):
+    """Of a random policy on four_sums: one in two turns gets one to three characters."""
+    said = "".join(responses)
+    return str(1000 + len(said))[-1 - len(said) % 3 :] if len(responses[-1]) % 2 else None
+
+
+def breaks(problem, responses):
+    if len(responses[-1]) % 4 == 1:
+        raise RuntimeError("out of order")
+    return None
