@@ -30,6 +30,10 @@ def allow_imports(given: Container[str] | None) -> Iterator[None]:
         _given.reset(token)
 
 
+CODE = ("reward.function", "algorithm.loss", "turns.environment")
+"""Keys whose value names code if there is a dot in it."""
+
+
 def named_code(key: str, value: object) -> str | None:
     """The dotted path of the code that a setting names, which needs the user's own word (SECURITY.md); None: no code.
 
@@ -37,7 +41,7 @@ def named_code(key: str, value: object) -> str | None:
     ('my_rewards.short', None)
     """
     weighed = key.removeprefix("reward.weights.")
-    path = weighed if weighed != key else str(value) if key in ("reward.function", "algorithm.loss") else ""
+    path = weighed if weighed != key else str(value) if key in CODE else ""
     return path if "." in path else None
 
 

@@ -36,7 +36,8 @@ def page(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def metric_rows(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
-    """Rows of two small runs: one that learns, one of a task with a metric of its own that gets no mixed group."""
+    """Rows of small runs: one that learns, one with turns, one of a task with a metric of its own that gets no mixed
+    group."""
     small = ["algorithm.num_prompts=4", "algorithm.minibatch_prompts=2", "evaluation.samples=2", "logger.progress=none"]
     learns = ["+experiment=four_sums", "budget.steps=2", *small]
     empty = [
@@ -44,7 +45,8 @@ def metric_rows(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> list[d
         "algorithm.samples_per_prompt=2", "budget.steps=1", "task.num_heldout=2", "reward.extraction=boxed", *small,
     ]  # fmt: skip
     found = []
-    for name, overrides in (("learns", learns), ("empty", empty)):
+    turns = [*learns, "budget.steps=1", "turns.environment=calculator", "turns.max_observation_tokens=8"]
+    for name, overrides in (("learns", learns), ("turns", turns), ("empty", empty)):
         runs = tmp_path_factory.mktemp(name)
         with pytest.raises(ExhaustedError) if name == "empty" else nullcontext():
             train(parse(resolved(tree_of([*overrides, f"runs_dir={runs}"]))), [])

@@ -46,6 +46,7 @@ OWN = {
 }  # fmt: skip
 """Problems from files; names in capitals become paths of what the fixture `files` wrote."""
 TWO_STEPS = {"budget.steps": 2}
+TURNS = {"turns.environment": "wiring_rewards.says", "turns.max_turns": 3, "turns.max_observation_tokens": 6}
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,16 @@ CHANGES = {
     "task.num_problems": Change(2, "problems", OWN),
     "task.num_heldout": Change(1, "first evaluation", OWN),
     "task.max_prompt_tokens": Change(9, "first evaluation", OWN),
+    "turns.environment": Change("wiring_rewards.says_more", "responses", TURNS),
+    "turns.max_turns": Change(2, "responses", TURNS),
+    "turns.max_turn_tokens": Change(2, "responses", TURNS),
+    "turns.max_observation_tokens": Change(1, "responses", TURNS),
+    "turns.template": Change('"{observation}="', "responses", TURNS),
+    "turns.deadline_s": Change(
+        0.2,
+        "row:turns/ended_by_failed_frac",
+        TURNS | {"turns.environment": "wiring_rewards.slow", "reward.max_error_frac": 1.0},
+    ),
     "reward.rule": Change("sympy", "scores"),
     "reward.extraction": Change("hash", "scores"),
     "reward.function": Change("wiring_rewards.even", "scores"),
@@ -142,6 +153,7 @@ CHANGES = {
 ON_A_RECORDED_BATCH = (
     "clip.low", "clip.high", "clip.dual", "token_level_denominator", "completion_level_denominator", "kl.where",
     "overlong.cache_tokens", "overlong.penalty_factor", "overlong.punish", "overlong.hard_punishment",
+    "overlong.counts",
 )  # fmt: skip
 ELSEWHERE = {f"algorithm.{key}": "tests/switches/test_switches.py" for key in ON_A_RECORDED_BATCH} | {
     "algorithm.family": "a name of folders: tests/study", "policy.name": "a name of folders",

@@ -13,12 +13,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dapo_lit.build.base_policy import CHARACTERS, BasePolicy, find_base
 from dapo_lit.build.engine import build_engine
+from dapo_lit.build.environment import build_verifier, with_environment
 from dapo_lit.build.inputs import (
     benchmark_digest,
     columns_digest,
     problems_digest,
     prompts_digest,
-    reward_functions,
+    reads_columns,
     sources,
     template_digest,
 )
@@ -80,7 +81,7 @@ class RunComponents:
         digests = {
             "problems": problems_digest(found.train),
             "heldout": problems_digest(found.heldout),
-            "columns": columns_digest([*found.train, *found.heldout]) if reward_functions(config) else None,
+            "columns": columns_digest([*found.train, *found.heldout]) if reads_columns(config) else None,
             "prompts": prompts_digest([*self.train_prompts[0], *self.heldout_prompts[0]]),
             "template": template_digest(self.template),
             # A tokenizer that was made here is a function of the task; its files differ between versions of libraries.
@@ -104,10 +105,13 @@ class RunComponents:
             model = load_model(self.policy_folder, dtype=dtype)
         limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         key = "task" if self._response_limit == self.config.task.max_response_tokens else "evaluation"
-        needed = self.config.task.max_prompt_tokens + self._response_limit
+        needed = self.config.task.max_prompt_tokens + self._response_limit + self.config.turns.most_observed
         if limit is not None and needed > limit:
+            named = f"task.max_prompt_tokens={self.config.task.max_prompt_tokens}"
+            if self.config.turns.most_observed:
+                named += f", turns.max_observation_tokens={self.config.turns.most_observed}"
             raise ConfigError(
-                f"task.max_prompt_tokens={self.config.task.max_prompt_tokens} and {key}.max_response_tokens="
+                f"{named} and {key}.max_response_tokens="
                 f"{self._response_limit} together are above the policy's context of {limit} tokens; lower one of them"
             )
         return model
@@ -143,8 +147,13 @@ class RunComponents:
         return found
 
     def engine(self) -> RolloutEngine:
-        """The engine: vLLM is started once, a torch engine is built on every call."""
-        return self._vllm if self.config.rollout.engine == "vllm" else self._build_engine()
+        """The engine: vLLM is started once, a torch engine is built on every call. With an environment around it where
+        the config has one."""
+        engine = self._vllm if self.config.rollout.engine == "vllm" else self._build_engine()
+        if self.config.turns.environment is None:
+            return engine
+        everything = [*self.problems.train, *self.problems.heldout]
+        return with_environment(engine, self.config, everything, self.tokenizer, self.decode, self.num_workers)
 
     @cached_property
     def _vllm(self) -> RolloutEngine:
@@ -159,7 +168,7 @@ class RunComponents:
     @property
     def longest_tokens(self) -> int:
         """Largest number of tokens in a prompt and its response, in training and in every benchmark."""
-        own = self.config.task.max_prompt_tokens + self._response_limit
+        own = self.config.task.max_prompt_tokens + self._response_limit + self.config.turns.most_observed
         return max(own, *(b.max_tokens for b in self.benchmarks), 0)
 
     @property
@@ -174,11 +183,7 @@ class RunComponents:
 
     @cached_property
     def verifier(self) -> Verifier:
-        settings = self.config.reward.model_dump(exclude={"max_error_frac"})
-        try:
-            return Verifier(**settings | {"wrong_value": float(settings["wrong_value"])}, workers=self.num_workers)
-        except ValueError as error:
-            raise ConfigError(f"reward: {error}") from None
+        return build_verifier(self.config.reward, self.num_workers)
 
     @property
     def reflection(self) -> re.Pattern[str]:

@@ -51,13 +51,18 @@ def benchmark_digest(benchmark: OpenBenchmark) -> str:
 
 def sources(config: Config) -> Iterator[tuple[str, str]]:
     """Each path of a function outside the package that the config names, with a digest of its module's file."""
-    for path in (*reward_functions(config), config.algorithm.loss):
+    for path in (*reward_functions(config), config.algorithm.loss, config.turns.environment or ""):
         if "." not in path or path.partition(".")[0] in OWN:
             continue
         check_given(path)  # find_spec imports the packages above a module
         spec = importlib.util.find_spec(path.rpartition(".")[0])
         if spec is not None and spec.origin is not None and Path(spec.origin).is_file():
             yield path, digest_of([Path(spec.origin).read_bytes()])
+
+
+def reads_columns(config: Config) -> bool:
+    """True if something reads more of a problem than its statement and its answer."""
+    return bool(reward_functions(config)) or config.turns.environment not in (None, "calculator", "second_try")
 
 
 def reward_functions(config: Config) -> Sequence[str]:

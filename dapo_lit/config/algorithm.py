@@ -46,6 +46,8 @@ class Overlong(Section):
     punish: Literal["all", "mixed", "right", "none"]
     """The answers whose length penalty counts: all (Eq. 13 as printed), those of groups that have a right answer, right
     ones, or none."""
+    counts: Literal["policy", "all"]
+    """The length of an episode in Eq. 13: the tokens of the policy, or those of its environment too (docs/turns.md)."""
     hard_punishment: bool
     """Without the soft punishment, reward every truncated answer as wrong."""
 

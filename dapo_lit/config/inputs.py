@@ -12,7 +12,7 @@ config. Each digest is one named part:
     weights         of a policy from elsewhere (policy.path); run.json has those of a base policy as base_weights
     state           the training state that a fork continues
     benchmark NAME  the problems, prompts and protocol of a benchmark
-    source PATH     the file of a reward function or a loss
+    source PATH     the file of a reward function, a loss or an environment
 
 Runs of earlier versions recorded few of them or none: what one side lacks is unknown, and never different. Nor does a
 part differ where the configs already do in a setting that decides it, such as task.path: that is for the comparison of

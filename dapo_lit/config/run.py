@@ -22,6 +22,7 @@ from dapo_lit.config.sections import (
     Rollout,
     Section,
     Task,
+    Turns,
 )
 from dapo_lit.config.study import Fork, Regime, Study
 from dapo_lit.config.trainer import Trainer
@@ -51,6 +52,7 @@ class Config(Section):
     algorithm: Annotated[Algorithm, SCIENCE]
     policy: Annotated[Policy, SCIENCE]
     task: Annotated[Task, SCIENCE]
+    turns: Annotated[Turns, SCIENCE]
     reward: Annotated[Reward, SCIENCE]
     rollout: Annotated[Rollout, SCIENCE]
     trainer: Annotated[Trainer, EXECUTION]
@@ -135,7 +137,18 @@ class Config(Section):
                 "trainer.micro_batch_tokens=auto would let the machine decide the gradient, which depends on the "
                 "micro-batch under algorithm.token_level_denominator=microbatch; give a number"
             )
+        yield from self._faults_of_turns()
         yield from self._faults_of_processes()
+
+    def _faults_of_turns(self) -> Iterator[str]:
+        """What episodes with an environment do not do yet, by name."""
+        if self.turns.environment is None:
+            return
+        named = f"turns.environment={self.turns.environment}"
+        if self.rollout.engine != "torch":
+            yield f"{named} samples with rollout=torch only"
+        if self.evaluation.benchmarks:
+            yield f"{named} is for the task's problems; evaluation.benchmarks have one turn: leave them out"
 
     def _faults_of_processes(self) -> Iterator[str]:
         """Settings of engine and trainer that cannot share processes."""

@@ -135,6 +135,43 @@ class Task(Section):
     """Seed of the base policy: 0 for one base shared by all seeds, ${seed} in studies."""
 
 
+class Turns(Section):
+    """Episodes of several turns with an environment (docs/turns.md)."""
+
+    environment: str | None
+    """`calculator`, `lookup`, `second_try`, or your own, `package.module.name`; null: one turn, without an
+    environment."""
+    max_turns: PositiveInt
+    """Most turns of the policy in an episode; task.max_response_tokens limits its tokens in all turns together."""
+    max_turn_tokens: PositiveInt | None
+    """Most tokens of a turn; null: no limit of its own."""
+    max_observation_tokens: PositiveInt
+    """Most tokens of the environment in an episode."""
+    template: str
+    """What is appended for an observation, which takes the place of {observation}: what separates it from the policy's
+    words, such as the chat format's tokens between two messages."""
+    deadline_s: PositiveFloat
+    """Seconds for an answer of your own environment; an episode whose answer takes longer has no verdict."""
+
+    def faults(self) -> Iterator[str]:
+        name = self.environment
+        if name is not None and name not in ENVIRONMENTS and "." not in name:
+            yield (
+                f"environment={name}: no such environment; there are {', '.join(ENVIRONMENTS)}, or give the path of "
+                "your own: package.module.name"
+            )
+        if self.template.count("{observation}") != 1:
+            yield f"template={self.template!r}: {{observation}} must occur in it once, where the observation goes"
+
+    @property
+    def most_observed(self) -> int:
+        """Most tokens of an environment in an episode; 0 without one."""
+        return 0 if self.environment is None else self.max_observation_tokens
+
+
+ENVIRONMENTS = ("calculator", "lookup", "second_try")
+
+
 class Reward(Section):
     rule: Literal["dapo", "numeric", "sympy"]
     """Comparison of answers: after DAPO's normalisation, as exact numbers, or as mathematical expressions."""

@@ -134,6 +134,8 @@ class Sample(ArrayRecord):
     """Of an episode: what the environment answered. The last token is always the policy's."""
     ended_by: str = ""
     """Of an episode: what ended it, one of `rollout/episodes.py: ENDS`; "" without an environment."""
+    failure: str | None = None
+    """The error of its environment: there is no verdict on it."""
 
     @property
     def row_ids(self) -> TokenIds:
@@ -150,6 +152,14 @@ class Sample(ArrayRecord):
     def versions(self) -> VersionRuns:
         """Weight versions of all tokens."""
         return (*self.earlier_versions, (self.policy_version, self.num_new_tokens))
+
+    @property
+    def without_last_token(self) -> "PartialSample":
+        """What is given back of a response that has to be continued, though it has ended: the token that ended it is
+        drawn again."""
+        *earlier, (version, count) = self.versions
+        versions = (*earlier, *([(version, count - 1)] if count > 1 else []))
+        return PartialSample(self.response_ids[:-1], self.rollout_logprobs[:-1], versions, self.observations)
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,6 +289,11 @@ class RolloutEngine(ABC):
     """False if its samples are recorded: there is nothing to probe."""
     takes_weights: bool = True
     """False on a rank whose tensors sync_weights only has gathered: another rank passes them on."""
+
+    @property
+    def sampler(self) -> "RolloutEngine":
+        """The engine that draws the tokens, without what may stand around it."""
+        return self
 
     @abstractmethod
     def sync_weights(self, named_tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:

@@ -16,6 +16,7 @@ from dapo_lit.ranks import SINGLE_PROCESS, Ranks
 from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.score import Score
 from dapo_lit.rewards.verifier import Verifier
+from dapo_lit.rollout.episodes import asked
 from dapo_lit.rollout.records import Prompt
 from dapo_lit.screen import with_status
 
@@ -133,7 +134,7 @@ def evaluated_samples(
     A sample's noise depends only on seed, problem and index, so an interrupted evaluation gives the same samples.
     """
     digests = {p.problem.id: question_digest(p) for p in prompts}
-    problems = {p.id: RewardProblem(p.id, p.problem, p.answer, p.meta) for p in (prompt.problem for prompt in prompts)}
+    problems = {prompt.problem.id: prompt.problem for prompt in prompts}
     requests = [
         SampleRequest(SampleKey(EVALUATION_STEP, p.problem.id, 0, index), p.ids)
         for p in prompts
@@ -155,7 +156,7 @@ def evaluated_samples(
                 extracted=score.answer,
                 correct=score.correct,
                 timed_out=score.timed_out,
-                failed=score.error is not None,
+                failed=score.error is not None or sample.failure is not None,
                 num_tokens=len(sample.response_ids),
                 truncated=not sample.finished,
                 logprob=sum(sample.rollout_logprobs.tolist()),
@@ -165,7 +166,8 @@ def evaluated_samples(
     sizes = Counter(request.key.problem_id for request in requests)
     held: dict[str, list[tuple[SampleKey, RewardProblem, str]]] = {}
     for sample in engine.generate(requests, sampling):
-        text, problem = decode(sample.response_ids.tolist()), problems[sample.key.problem_id]
+        problem = asked(problems[sample.key.problem_id], sample, decode)
+        text = decode(sample.row_ids.tolist())
         unscored[sample.key] = sample, text
         group = held.setdefault(problem.id, [])
         group.append((sample.key, problem, text))

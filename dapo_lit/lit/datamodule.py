@@ -26,7 +26,7 @@ from dapo_lit.log import log
 from dapo_lit.preflight.training import check_run
 from dapo_lit.ranks import Ranks
 from dapo_lit.rollout.collect import Collector, ProblemOrder
-from dapo_lit.rollout.metrics import batch_metrics, reflects, rollout_metrics, staleness, task_metrics
+from dapo_lit.rollout.metrics import batch_metrics, reflects, rollout_metrics, staleness, task_metrics, turn_metrics
 from dapo_lit.rollout.rank_sampling import CollectionSetup
 from dapo_lit.rollout.records import CollectedStep, Prompt
 from dapo_lit.rollout.step_collection import StopRequestedError
@@ -199,6 +199,8 @@ class RolloutDataModule(LightningDataModule):
         """The metrics of a step's samples."""
         row = rollout_metrics(collected.counted) | batch_metrics(collected.accepted) | collected.metrics
         reflection = {"rollout/reflection_frac": partial(reflects, pattern=self.parts.reflection)}
+        if self.config.turns.environment is not None:
+            row |= turn_metrics(collected.counted)
         return row | task_metrics(collected.counted, {**self.parts.problems.metrics, **reflection})
 
     def _sample(self, step: int, version: int, weights: Snapshot | None = None) -> CollectedStep:

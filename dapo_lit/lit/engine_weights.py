@@ -54,7 +54,7 @@ class EngineWeights:
         self._probed = True
         config, setup = self._parts.config, self._setup
         found = probe_engine(
-            setup.engine,
+            setup.engine.sampler,
             setup.prompts[0].ids,
             setup.sampling,
             trainer_score(module.policy_forward),

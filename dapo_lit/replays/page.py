@@ -45,6 +45,7 @@ COMPUTED: dict[str, tuple[Any, ...]] = {
     "entropy.top_frac": (1,),
     "kl.beta": (0,),
     "correction.kind": ("none",),
+    "overlong.counts": ("policy",),
     "dynamic_sampling.pass_rate_margin": (0,),
     "dynamic_sampling.on_exhausted": ("error", "train_smaller", "top_up"),
 }

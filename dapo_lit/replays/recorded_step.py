@@ -19,7 +19,16 @@ from torch import Tensor
 from dapo_lit.build.components import RunComponents
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.foreign import foreign_config
-from dapo_lit.engines.protocol import PartialSample, RolloutEngine, Sample, SampleKey, SampleRequest, Sampling
+from dapo_lit.engines.protocol import (
+    NO_OBSERVATIONS,
+    Observations,
+    PartialSample,
+    RolloutEngine,
+    Sample,
+    SampleKey,
+    SampleRequest,
+    Sampling,
+)
 from dapo_lit.errors import DamagedError, UserError
 from dapo_lit.imports import allow_imports
 from dapo_lit.lit.datamodule import RolloutDataModule
@@ -118,6 +127,10 @@ def _sample(row: Mapping[Any, Any]) -> Sample:
         rollout_logprobs=row["rollout_logprobs"],
         finished=not row["truncated"],
         policy_version=int(row["policy_version"]),
+        observations=Observations(row["observation_ids"], row["observation_places"])
+        if "ended_by" in row
+        else NO_OBSERVATIONS,
+        ended_by=str(row.get("ended_by", "")),
     )
 
 

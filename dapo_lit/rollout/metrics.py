@@ -8,6 +8,7 @@ from statistics import fmean, pstdev
 import numpy as np
 
 from dapo_lit.engines.protocol import TokenIds
+from dapo_lit.rollout.episodes import ENDS, num_turns
 from dapo_lit.rollout.records import Completion, Group, OpenGroup
 from dapo_lit.rollout.step_collection import StepCollection
 
@@ -118,6 +119,16 @@ def _relative(rewards: Sequence[float]) -> list[float]:
     # ddof=1 as in torch.std, which the trainers of GRPO and DAPO use.
     mean, deviation = float(np.mean(rewards)), float(np.std(rewards, ddof=1))
     return [(reward - mean) / deviation for reward in rewards]
+
+
+def turn_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
+    """`turns/*` of episodes with an environment, over all completions of a step, those without a verdict included."""
+    samples = [c.sample for g in groups for c in [*g.completions, *g.missing]]
+    return {
+        "turns/num_mean": _mean(num_turns(s) for s in samples),
+        "turns/observation_tokens_mean": _mean(len(s.observations) for s in samples),
+        **{f"turns/ended_by_{end}_frac": _mean(s.ended_by == end for s in samples) for end in ENDS},
+    }
 
 
 def task_metrics(groups: Sequence[Group], shares: Mapping[str, Callable[[str], bool]]) -> dict[str, float | None]:

@@ -24,6 +24,7 @@ from dapo_lit.ranks import Ranks
 from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.dynamic_sampling import Admission, CollectionRules
+from dapo_lit.rollout.episodes import asked
 from dapo_lit.rollout.records import Completion, Prompt
 from dapo_lit.rollout.report import Report
 from dapo_lit.screen import StatusLine
@@ -214,11 +215,12 @@ class RankSampling:
         setup, closed_group = self._setup, False
         # The other ranks of an engine have the same samples; scored twice, a deadline could pass on one of them only.
         for sample in samples if setup.ranks.leads_engine else ():
-            key, text = sample.key, setup.decode(sample.response_ids.tolist())
+            key, text = sample.key, setup.decode(sample.row_ids.tolist())
             # The verifier gets text only: tokens would be copied to its processes and back.
             self._unscored[key] = sample, text
             group = _group(key)
-            problem = _asked(self._problems[group], key)
+            name = f"{key.step}/{key.attempt}/{key.sample_index}"
+            problem = asked(self._problems[group], sample, setup.decode, name)
             self._in_flight[group] -= 1
             closed_group |= not self._in_flight[group]
             if not setup.verifier.wants_groups:
@@ -236,25 +238,18 @@ class RankSampling:
         which is drawn again, they go on as any that were stopped."""
         for key, _, _ in [each for held in self._held.values() for each in held]:
             sample, _ = self._unscored.pop(key)
-            *whole, (version, count) = sample.versions
-            self._withdrawn[key] = PartialSample(
-                sample.response_ids[:-1],
-                sample.rollout_logprobs[:-1],
-                (*whole, *([(version, count - 1)] if count > 1 else [])),
-            )
+            self._withdrawn[key] = sample.without_last_token
         self._held = {}
 
     def _score(self, scores: Iterable[tuple[Any, Score]]) -> None:
         for key, score in scores:
             sample, text = self._unscored.pop(key)
+            if sample.failure is not None:
+                # Whatever a rule says of what there is: without its environment it was no fair try.
+                score = Score(False, score.value, error=sample.failure)
             # DAPO Eq. 7: the reward is the rule's value; penalties come when the group is whole.
             self._scored.append(Completion(sample, text, score, score.value))
 
 
 def _group(key: SampleKey) -> tuple[int, str, int]:
     return key.step, key.problem_id, key.attempt
-
-
-def _asked(problem: Problem, key: SampleKey) -> RewardProblem:
-    sample = f"{key.step}/{key.attempt}/{key.sample_index}"
-    return RewardProblem(problem.id, problem.problem, problem.answer, problem.meta, sample)

@@ -1,12 +1,14 @@
 """Rollouts as Parquet, one row a sample."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from dapo_lit.border import ANY, IDS, LOGPROBS, NUMBER, TEXT, TRUTH, VERDICT, WHOLE, checked_table
 from dapo_lit.config import Config
+from dapo_lit.engines.protocol import Sample
 from dapo_lit.rollout.records import CollectedStep
 from dapo_lit.runs.files.layout import ROLLOUTS
 from dapo_lit.runs.files.tables import read_table, write_table
@@ -32,9 +34,24 @@ RECORDED = {
 
 def read_recorded(file: Path) -> pd.DataFrame:
     """What a replay takes of the rollouts of a step. Raises DamagedError: one line with the column."""
-    return checked_table(
-        read_table(file), RECORDED, file, key=("submitted_step", "problem_id", "attempt", "sample_index")
-    )
+    found = read_table(file)
+    columns = RECORDED | TURNS if "ended_by" in found else RECORDED
+    return checked_table(found, columns, file, key=("submitted_step", "problem_id", "attempt", "sample_index"))
+
+
+TURNS = {"observation_ids": IDS, "observation_places": IDS, "ended_by": TEXT}
+"""Columns of episodes with an environment, in addition."""
+
+
+def _turns(sample: Sample) -> dict[str, Any]:
+    if not sample.ended_by:
+        return {}
+    seen = sample.observations
+    return {
+        "observation_ids": seen.ids.astype(np.int64),
+        "observation_places": seen.places.astype(np.int64),
+        "ended_by": sample.ended_by,
+    }
 
 
 def write_rollouts(folder: Path, collected: CollectedStep) -> pd.DataFrame:
@@ -69,6 +86,7 @@ def write_rollouts(folder: Path, collected: CollectedStep) -> pd.DataFrame:
             "kept": id(group) in kept,
             "examined": id(group) in examined,
             "truncated": completion.truncated,
+            **_turns(completion.sample),
         }
         for group in [*collected.generated, *collected.surplus]
         for completion in sorted([*group.completions, *group.missing], key=lambda c: c.sample.key.sample_index)

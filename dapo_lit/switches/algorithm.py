@@ -212,8 +212,9 @@ def reward_shaping(config: Config) -> Callable[[Sequence[Completion]], None]:
     overlong = config.algorithm.overlong
     limit = config.task.max_response_tokens
     # Eq. 13 for every possible length, once: a rollout step asks for thousands.
+    counts_all = overlong.counts == "all"
     penalties = soft_overlong_punishment(
-        torch.arange(limit + 1, device="cpu"),
+        torch.arange(limit + 1 + (config.turns.most_observed if counts_all else 0), device="cpu"),
         max_response_tokens=limit,
         cache_tokens=overlong.cache_tokens,
         factor=overlong.penalty_factor,
@@ -227,7 +228,8 @@ def reward_shaping(config: Config) -> Callable[[Sequence[Completion]], None]:
         counts = punished(correct, overlong.punish).tolist()
         for completion, counted in zip(completions, counts, strict=True):
             # Recorded in every arm, so that arms with and without the technique have the same metric.
-            completion.length_penalty = penalties[completion.num_tokens]
+            length = len(completion.sample.row_ids) if counts_all else completion.num_tokens
+            completion.length_penalty = penalties[length]
             completion.reward_shaped = config.reward.wrong_value if hard and completion.truncated else completion.reward
             if soft and counted:
                 # Added to the correctness reward, not in its place (Eq. 13 is a term of R).

@@ -33,6 +33,7 @@ KEPT = {
     "num_problems": "another is refused: tests/data/test_order.py", "seed": "the same",
     "inputs": "others are refused: tests/test_inputs.py",
     "problem": "found by its id: tests/rollout/test_carry_over.py", "problem_id": "the same",
+    "ids": "of an environment, which this run has none of: tests/lit/test_turns.py", "places": "the same",
     "position": "of an open group's problem, the same; that of the order is changed",
     "num_samples": "decides whether an open group has ended",
     "params": "numbers of the optimizer's parameters",

@@ -14,7 +14,7 @@ from dapo_lit.config import Config, config_folder, parse
 from dapo_lit.config.algorithm import Techniques
 from dapo_lit.config.shipped import choice, default_run
 from dapo_lit.data.problem import Problem
-from dapo_lit.engines.protocol import Sample, SampleKey
+from dapo_lit.engines.protocol import Observations, Sample, SampleKey
 from dapo_lit.objective.advantages import group_advantages
 from dapo_lit.objective.diagnostics import finish
 from dapo_lit.objective.tokens import Tokens
@@ -218,6 +218,21 @@ def test_the_length_penalty_counts_for_the_answers_that_punish_names(compose, pu
     assert [[c.reward_shaped for c in group.completions] for group in groups] == PUNISHED[punish]
     penalties = [[c.length_penalty for c in group.completions] for group in groups]
     assert penalties == [[-0.5, -0.5, 0], [-0.5, 0], [-0.5, 0]]  # as computed, whoever it counts for
+
+
+@pytest.mark.parametrize(("counts", "penalties"), [("policy", [0.0, -0.25, -1.0]), ("all", [-0.75, -1.0, -1.0])])
+def test_tokens_of_an_environment_count_in_the_length_penalty_where_that_is_asked_for(compose, counts, penalties):
+    """Three of them in each answer: 16, 17 and 20 tokens become 19, 20 and 23."""
+    config = compose(
+        A + "overlong.cache_tokens=4", A + f"overlong.counts={counts}", "turns.environment=calculator",
+        "turns.max_observation_tokens=3",
+    )  # fmt: skip
+    group = rewarded(config, 0, [(True, LIMIT - 4), (True, LIMIT - 3), (True, LIMIT)])
+    for completion in group.completions:
+        completion.sample = replace(completion.sample, observations=Observations([7, 8, 9], [2, 2, 3]))
+    reward_shaping(config)(group.completions)
+    assert [c.length_penalty for c in group.completions] == penalties
+    assert [c.num_tokens for c in group.completions] == [16, 17, 20]
 
 
 def test_a_missing_verdict_makes_no_group_one_with_a_right_answer(compose):

@@ -1,0 +1,223 @@
+"""Episodes of several turns: an engine with an environment is an engine whose samples are whole episodes.
+
+`EpisodeEngine` stands between whatever asks for samples (a rollout step, an evaluation) and the engine that draws
+tokens. When the policy ends a turn with its EOS token, the environment is asked what follows; what it says is appended
+as tokens, and the engine is asked to continue the row, like a response that was interrupted. So everything else about
+samples holds for episodes without knowing of them: order of acceptance, withdrawal, carry-over, noise by the number of
+the sampled token.
+
+An environment is a function of the problem and of the policy's turns, so nothing of an episode needs to be saved but
+its tokens. One that is interrupted while the environment is asked is given back without its last token, the EOS: that
+is drawn again, and the question is asked again.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from dapo_lit.data.problem import Problem
+from dapo_lit.engines.protocol import (
+    PartialSample,
+    RolloutEngine,
+    Sample,
+    SampleKey,
+    SampleRequest,
+    Sampling,
+    TokenIds,
+)
+from dapo_lit.environments.running import Answer, Environment
+from dapo_lit.rewards.functions import RewardProblem
+
+ENDS = ("environment", "turns", "turn_tokens", "tokens", "observation_tokens", "failed")
+"""What ends an episode: its environment; the limit of turns, of a turn's tokens, of the policy's tokens, of all tokens
+of the environment; an environment that failed or was late. An episode that a limit ends is truncated."""
+WAIT_S = 0.5
+"""Seconds in which the answer of an environment is awaited at a time."""
+
+Decode = Callable[[Sequence[int]], str]
+
+
+@dataclass(frozen=True)
+class TurnLimits:
+    turns: int
+    """Most turns of the policy."""
+    turn_tokens: int | None
+    """Most tokens of a turn; None: only max_response_tokens, which is of all turns together."""
+    observation_tokens: int
+    """Most tokens of an environment in an episode."""
+
+
+def turn_texts(sample: Sample, decode: Decode) -> tuple[str, ...]:
+    """The policy's turns of an episode as texts; () of a sample without an environment."""
+    if not sample.ended_by:
+        return ()
+    cuts = np.unique(sample.observations.places)
+    return tuple(decode(ids.tolist()) for ids in np.split(sample.response_ids, cuts))
+
+
+def num_turns(sample: Sample) -> int:
+    """Turns of the policy."""
+    return 1 + len(np.unique(sample.observations.places))
+
+
+def asked(problem: Problem, sample: Sample, decode: Decode, name: str = "") -> RewardProblem:
+    """The problem as rewards and environments see it, for this sample. name: of the sample, in training."""
+    turns = turn_texts(sample, decode)
+    return RewardProblem(problem.id, problem.problem, problem.answer, problem.meta, name, turns)
+
+
+class EpisodeEngine(RolloutEngine):
+    """The engine `sampler` with an environment.
+
+    problems: by id, all that may be asked for.
+    encode: from what the environment says to the tokens that are appended.
+    """
+
+    def __init__(
+        self,
+        sampler: RolloutEngine,
+        environment: Environment,
+        limits: TurnLimits,
+        problems: Mapping[str, Problem],
+        encode: Callable[[str], TokenIds],
+        decode: Decode,
+    ) -> None:
+        self._sampler = sampler
+        self.environment, self.limits, self.problems = environment, limits, problems
+        self.encode, self.decode = encode, decode
+
+    def __getattribute__(self, name: str) -> Any:
+        # Those of the engine: attributes of the class RolloutEngine would hide them from `__getattr__`.
+        if name in RolloutEngine.__annotations__:
+            return getattr(self._sampler, name)
+        return super().__getattribute__(name)
+
+    @property
+    def sampler(self) -> RolloutEngine:
+        return self._sampler
+
+    def sync_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+        self._sampler.sync_weights(named_tensors, version)
+
+    def open(self, sampling: Sampling) -> "EpisodeStream":
+        return EpisodeStream(self, sampling)
+
+    def release_memory(self) -> None:
+        self._sampler.release_memory()
+
+    def close(self) -> None:
+        self.environment.close()
+        self._sampler.close()
+
+
+class EpisodeStream:
+    """The stream of an EpisodeEngine. Episodes that end in one step come in the order in which their turns ended."""
+
+    def __init__(self, engine: EpisodeEngine, sampling: Sampling) -> None:
+        self._engine, self._sampling = engine, sampling
+        self._stream = engine.sampler.open(sampling)
+        self._requests: dict[SampleKey, SampleRequest] = {}  # as they were asked for
+        # Episodes whose environment is asked, by a ticket: the answer to one that is withdrawn finds none.
+        self._asking: dict[tuple[SampleKey, int], Sample] = {}
+
+    @property
+    def pending(self) -> int:
+        return self._stream.pending + len(self._asking)
+
+    def submit(self, requests: Sequence[SampleRequest]) -> None:
+        self._requests |= {request.key: request for request in requests}
+        self._stream.submit([self._limited(request) for request in requests])
+
+    def _limited(self, request: SampleRequest) -> SampleRequest:
+        """With the limit of the turn that it continues."""
+        most, places = self._engine.limits.turn_tokens, request.partial.observations.places
+        return request if most is None else replace(request, most_tokens=most + (int(places[-1]) if len(places) else 0))
+
+    def step(self) -> list[Sample]:
+        ended: list[Sample] = []
+        for turn in self._stream.step() if self._stream.pending else ():
+            # The weights are those of the step: what was sampled in this step is one run, however many turns it has.
+            sample = replace(turn, earlier_versions=self._requests[turn.key].partial.versions)
+            if sample.finished:
+                self._ask(sample)
+            else:
+                cut = len(sample.response_ids) >= self._sampling.max_response_tokens
+                ended.append(self._end(sample, "tokens" if cut else "turn_tokens"))
+        for sample, answer in self._answered():
+            ended += self._take(sample, answer)
+        return ended
+
+    def _ask(self, sample: Sample) -> None:
+        engine = self._engine
+        ticket = sample.key, len(sample.response_ids)
+        self._asking[ticket] = sample
+        # The text of a turn is that of its tokens: marked as an episode's, whose turns are told apart.
+        problem = asked(engine.problems[sample.key.problem_id], replace(sample, ended_by="turns"), engine.decode)
+        engine.environment.ask(ticket, problem, problem.turns)
+
+    def _answered(self) -> list[tuple[Sample, Answer]]:
+        """Episodes whose environment has answered, in the order in which it was asked."""
+        if not self._asking:
+            return []
+        environment, found = self._engine.environment, dict(self._engine.environment.answers())
+        if self._engine.reproducible:
+            # An engine that gives the same batches to the same requests must not depend on how long an answer takes.
+            while not found.keys() >= self._asking.keys():
+                found |= dict(environment.answers(WAIT_S))
+        elif not self._stream.pending and not found:
+            found |= dict(environment.answers(WAIT_S))
+        ready = [ticket for ticket in self._asking if ticket in found]
+        return [(self._asking.pop(ticket), found[ticket]) for ticket in ready]
+
+    def _take(self, sample: Sample, answer: Answer) -> list[Sample]:
+        """The episode, if it ends here; else the engine goes on with it."""
+        if answer.error is not None:
+            return [replace(self._end(sample, "failed"), failure=answer.error)]
+        if answer.observation is None:
+            return [self._end(sample, "environment")]
+        limits, so_far = self._engine.limits, len(sample.response_ids)
+        seen = sample.observations.followed_by(self._engine.encode(answer.observation), so_far)
+        if len(seen) == len(sample.observations):
+            error = f"no token of the policy's vocabulary is in {answer.observation[:60]!r}"
+            return [replace(self._end(sample, "failed"), failure=f"the environment's answer: {error}")]
+        # What the policy would not answer to is left out: the last token of an episode is the policy's.
+        if num_turns(sample) >= limits.turns:
+            return [self._end(sample, "turns")]
+        if so_far >= self._sampling.max_response_tokens:
+            return [self._end(sample, "tokens")]
+        if len(seen) > limits.observation_tokens:
+            return [self._end(sample, "observation_tokens")]
+        partial = PartialSample(sample.response_ids, sample.rollout_logprobs, sample.versions, seen)
+        self._stream.submit([self._limited(replace(self._requests[sample.key], partial=partial))])
+        return []
+
+    def _end(self, sample: Sample, end: str) -> Sample:
+        assert end in ENDS
+        del self._requests[sample.key]
+        return replace(sample, ended_by=end, finished=end == "environment")
+
+    def withdraw(self, keys: Collection[SampleKey]) -> dict[SampleKey, PartialSample]:
+        wanted = frozenset(keys)
+        found = self._stream.withdraw(wanted)
+        for ticket in [ticket for ticket in self._asking if ticket[0] in wanted]:
+            found[ticket[0]] = self._asking.pop(ticket).without_last_token
+        for key in found:
+            del self._requests[key]
+        return found
+
+
+def encoder(tokenizer: Any, template: str) -> Callable[[str], TokenIds]:
+    """From what an environment says to tokens: in its place in the template, whose special tokens are the only ones.
+
+    A tool's output that spells a special token gets the tokens of its letters: it cannot end a turn or open another.
+    """
+    before, _, after = template.partition("{observation}")
+
+    def encoded(text: str, **given: bool) -> list[int]:
+        return list(tokenizer(text, add_special_tokens=False, **given)["input_ids"]) if text else []
+
+    start, end = encoded(before), encoded(after)
+    return lambda said: np.array([*start, *encoded(said, split_special_tokens=True), *end], np.int32)
