@@ -180,7 +180,7 @@ def _engine(config: Config, memory: Memory) -> float:
 
 def _longest(config: Config) -> int:
     """Tokens of the longest sequence, which is never divided."""
-    return config.task.max_prompt_tokens + config.task.max_response_tokens
+    return config.task.max_prompt_tokens + config.task.max_response_tokens + config.turns.most_observed
 
 
 def _rounded(tokens: int) -> int:

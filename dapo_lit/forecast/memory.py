@@ -115,7 +115,7 @@ def _simulate(config: Config, sizes: dict[str, Any], layers: int, micro_batches:
     others = {k: v for k, v in sizes.items() if k not in ("model_type", "num_hidden_layers", "layer_types")}
     shape = AutoConfig.for_model(sizes["model_type"], num_hidden_layers=layers, **{"vocab_size": 64} | others)
     tokens = settings.tokens_at_once
-    longest = min(tokens, config.task.max_prompt_tokens + config.task.max_response_tokens)
+    longest = min(tokens, config.task.max_prompt_tokens + config.task.max_response_tokens + config.turns.most_observed)
     lengths = [longest] * (tokens // longest) + ([tokens % longest] if tokens % longest else [])
     packed = layout(lengths)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
