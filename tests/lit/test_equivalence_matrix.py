@@ -40,6 +40,9 @@ MATRIX = [
 CELLS = MATRIX if WHOLE else DIAGONAL
 TOLERANCE = dict.fromkeys(WAYS, 2e-5) | {"16-bit copies": 0.1}
 """Of a gradient's difference, relative to its norm. 16 bits: of the first update, before ratios leave 1."""
+ORDINARY = 20.0
+"""About the norm of a mini-batch's gradient here. One without advantages, whose groups are all right or all wrong, has
+a gradient of rounding only, and that is compared with this."""
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +101,7 @@ def test_losses_and_gradients_are_those_of_the_papers(cells, cell):
                 assert update["loss"] == pytest.approx(record["losses"][index], rel=tolerance, abs=tolerance)
                 gradients = record["gradients"][index]
                 assert update["gradients"].keys() == gradients.keys()
-                scale, _ = clip_scale(gradients, 1.0)
+                scale = max(float(clip_scale(gradients, 1.0)[0]), ORDINARY)
                 for name, gradient in gradients.items():
                     error = float((update["gradients"][name].double() - gradient).norm())
                     assert error <= tolerance * max(float(gradient.norm()), 1e-2 * scale), (index, name)
@@ -131,8 +134,8 @@ def test_the_recorded_norm_is_of_all_gradients_and_every_parameter_is_clipped_by
                     norm, scale = clip_scale(gradients, CLIP)
                     norms += [norm] if part == "policy." else []
                     clipped = {name: scale * gradient for name, gradient in gradients.items()}
-                    if adamw:  # the rate falls to 0 after the last of two steps
-                        after = adamw.step(before, clipped, lr=0.002 * (1 - number / 2))
+                    if adamw:  # the rate falls to 0 after the last step
+                        after = adamw.step(before, clipped, lr=0.002 * (1 - number / len(rank["steps"])))
                     else:
                         after = {name: before[name] - LR * gradient for name, gradient in clipped.items()}
                     for name, weight in after.items():
@@ -142,7 +145,10 @@ def test_the_recorded_norm_is_of_all_gradients_and_every_parameter_is_clipped_by
             own = [{n: g for n, g in doubled(u["gradients"]).items() if n.startswith("policy.")} for u in updates]
             flat = torch.stack([torch.cat([g.flatten() for g in gradients.values()]) for gradients in own])
             noise = flat.var(0).sum() / flat.mean(0).square().sum()
-            assert step["metrics"]["optim/grad_noise"] == pytest.approx(float(noise), rel=1e-4)
+            if flat.any():
+                assert step["metrics"]["optim/grad_noise"] == pytest.approx(float(noise), rel=1e-4)
+            else:  # of gradients that are all 0
+                assert step["metrics"]["optim/grad_noise"] is None
 
 
 @pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.split(":")[1] == "ahead"])
