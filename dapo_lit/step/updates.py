@@ -58,6 +58,7 @@ class StepUpdates:
         self.line = StatusLine(f"step {self.step}")
         # If nothing was scored before, the updates' own forward passes show the mismatch until the weights change.
         self.measures_mismatch = "mismatch_tokens" not in self.statistics.sums
+        self.moved = False
 
     def run(self) -> None:
         algorithm = self.config.algorithm
@@ -83,7 +84,7 @@ class StepUpdates:
                 if self.steps.take(loss):
                     # From here on the policy is no longer the one that sampled: what differs now is training, not the
                     # engine.
-                    self.measures_mismatch = False
+                    self.measures_mismatch, self.moved = False, True
                     self.steps.counters.tokens_trained += loss_tokens
         self.line.erase()
 
@@ -165,6 +166,10 @@ class StepUpdates:
         logprobs, entropy = (forward.ranks.sum(x.cpu()) for x in (logprobs, entropy))
         places = torch.isin(tokens.completions, torch.tensor(minibatch, device="cpu")).nonzero().flatten()
         own = tokens[places].weighted(weights)
+        # The old log-probs came from another pass of the same weights: their difference is rounding, and a loss with
+        # |log r| (KL-Cov) would take its sign for a direction. Ratio 1 by construction, as in `loss_with_gradient`.
+        if not self.moved and self.objective.recomputes_old_logprobs:
+            own = own.scored_by(logprobs[places])
         assert own.advantages is not None
         assert own.weights is not None
         with torch.enable_grad():

@@ -32,6 +32,7 @@ def gradient_of_a_mini_batch(module: DAPOModule, step: RolloutStep, monkeypatch:
     tokens, statistics = scored(module, step.tokens)
     tokens = replace(tokens, old_logprobs=step.tokens.rollout_logprobs)  # of the weights before they were shifted
     updates = module.step_updates(step.step, step.tokens, tokens, statistics)
+    updates.moved = True
     module.zero_grad()
     updates.accumulate_gradient(list(range(len(step.tokens.sequences))), epoch=0)
     return torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None])
@@ -60,6 +61,27 @@ def test_the_gradient_of_a_mini_batch_is_the_same_for_any_micro_batch_size(compo
     assert gradients[0].norm() > 1e-4
     for other in gradients[1:]:
         torch.testing.assert_close(other, gradients[0], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_before_the_first_update_the_sign_of_rounding_is_no_direction(compose, monkeypatch, moved):
+    """KL-Cov penalises |log r|: at ratio 1 old log-probs of another pass would push by the sign of their rounding."""
+    penalised = ["algorithm=kl_cov", "algorithm.loss_options={frac: 0.5, coefficient: 1.5}"]
+    config = compose("budget.steps=1", "algorithm.techniques.dynamic_sampling=true", *penalised)
+    module, step = collected_step(config, monkeypatch)
+    assert step.tokens is not None
+    monkeypatch.setattr(DAPOModule, "manual_backward", lambda self, loss: loss.backward())
+    tokens, statistics = scored(module, step.tokens)
+    gradients = []
+    for rounding in (1e-6, -1e-6):
+        rounded = replace(tokens, old_logprobs=tokens.old_logprobs + rounding)
+        updates = module.step_updates(step.step, step.tokens, rounded, statistics)
+        updates.moved = moved
+        module.zero_grad()
+        updates.accumulate_gradient(next(step.tokens.minibatches(config.algorithm.minibatch_prompts, 0)), epoch=0)
+        gradients.append(torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None]))
+    apart = float((gradients[0] - gradients[1]).norm() / gradients[0].norm())
+    assert apart > 0.1 if moved else apart == 0.0
 
 
 TWO_PASSES = {
