@@ -151,7 +151,7 @@ FAULTS = (
         "first_update=first_update,\n            temperature=1.0,\n",
         ("tests/lit/test_module.py", "-k", "scores_its_own_mini_batch")),
     Fault("the length penalty does not count EOS", "switches/algorithm.py",
-        "penalties[completion.num_tokens]", "penalties[completion.num_tokens - (not completion.truncated)]",
+        "penalties[length]", "penalties[length - (not completion.truncated)]",
         ("tests/switches/test_switches.py", "-k", "length_penalty")),
     Fault("every epoch has the same mini-batches", "step/updates.py",
         "seed = minibatch_seed(self.config.seed, self.step, epoch)\n",

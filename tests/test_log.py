@@ -13,7 +13,6 @@ PRINTS = {
     "log.py", "screen.py",  # standard output itself
     "forecast/plan.py",  # what the command `plan` was asked for
     "runs/loggers.py",  # the line a step, which logger.progress asks for
-    "evaluation/resumable.py",  # the state of `evaluate`, on standard error
     "ranks/watch.py",  # the last words of a process that is ended
 }  # fmt: skip
 """Files below the command line that print."""
