@@ -22,6 +22,7 @@ Nothing of experiments/ is read, so that the tree may be sent without it.
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -346,7 +347,9 @@ def study(campaign: Campaign, folder: Path) -> None:
         overrides = ["+experiment=smollm2_arithmetic", "+study=length_penalty", f"policy.path={SMOLLM2}"]
         overrides += ["trainer.micro_batch_tokens=4096"]
     at_once = 2 if campaign.tiny else 6
-    # The parent tries nothing out on the card: a process that has used it cannot be forked.
+    # A process that has used the card cannot be forked: the parent tries nothing out there, and torch, asked whether
+    # there is a GPU, asks the driver's library and not the card.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     overrides += [f"study.workers={at_once}", "preflight=false", "resume=auto", "trainer.checkpoint_every=12"]
     place = campaign.out.absolute() / "runs"
     process = begin(folder, "-m", *overrides, f"runs_dir={place}", f"trainer.accelerator={device()}")

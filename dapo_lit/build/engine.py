@@ -60,6 +60,7 @@ def server_settings(config: PretrainedConfig, rollout: Rollout, max_tokens: int 
         max_batch_size=rollout.max_batch_size,
         fp32_head=rollout.vllm.fp32_head,
         deterministic=rollout.vllm.deterministic,
+        enforce_eager=rollout.vllm.enforce_eager,
     )
 
 

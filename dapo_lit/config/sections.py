@@ -216,7 +216,7 @@ class Vllm(Section):
     deterministic: bool
     """On a GPU: kernels whose result for a sequence does not depend on the batch, so that a step can be repeated."""
     enforce_eager: Annotated[bool, EXECUTION]
-    """On a GPU: neither compiled code nor CUDA graphs. It starts a minute sooner and decodes more slowly."""
+    """On a GPU: neither compiled code nor CUDA graphs; it starts sooner and decodes more slowly."""
     sleep: Annotated[bool, EXECUTION]
     """On a GPU: free the memory of weights and cache while the policy trains."""
 

@@ -58,7 +58,8 @@ class StepUpdates:
         self.line = StatusLine(f"step {self.step}")
         # If nothing was scored before, the updates' own forward passes show the mismatch until the weights change.
         self.measures_mismatch = "mismatch_tokens" not in self.statistics.sums
-        self.moved = False
+        # Whether an update was made: until then the weights are those that the step was scored with.
+        self.has_updated = False
 
     def run(self) -> None:
         algorithm = self.config.algorithm
@@ -84,7 +85,7 @@ class StepUpdates:
                 if self.steps.take(loss):
                     # From here on the policy is no longer the one that sampled: what differs now is training, not the
                     # engine.
-                    self.measures_mismatch, self.moved = False, True
+                    self.measures_mismatch, self.has_updated = False, True
                     self.steps.counters.tokens_trained += loss_tokens
         self.line.erase()
 
@@ -168,7 +169,7 @@ class StepUpdates:
         own = tokens[places].weighted(weights)
         # The old log-probs came from another pass of the same weights: their difference is rounding, and a loss with
         # |log r| (KL-Cov) would take its sign for a direction. Ratio 1 by construction, as in `loss_with_gradient`.
-        if not self.moved and self.objective.recomputes_old_logprobs:
+        if not self.has_updated and self.objective.recomputes_old_logprobs:
             own = own.scored_by(logprobs[places])
         assert own.advantages is not None
         assert own.weights is not None

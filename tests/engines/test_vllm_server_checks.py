@@ -51,6 +51,8 @@ def test_a_server_that_does_not_answer_is_told_with_the_command_that_starts_it(t
         "--logprobs-mode processed_logprobs --no-async-scheduling\n" in message
     )
     assert "head_dtype" in refused(gone, tmp_path, fp32_head=True)
+    assert "--enforce-eager" not in message
+    assert " --enforce-eager" in refused(gone, tmp_path, enforce_eager=True)
     monkeypatch.setenv("VLLM_API_KEY", "secret")
     guarded = refused(gone, tmp_path)
     assert "--middleware dapo_lit.engines.vllm_server.guard.TokenGuard" in guarded

@@ -32,7 +32,7 @@ def gradient_of_a_mini_batch(module: DAPOModule, step: RolloutStep, monkeypatch:
     tokens, statistics = scored(module, step.tokens)
     tokens = replace(tokens, old_logprobs=step.tokens.rollout_logprobs)  # of the weights before they were shifted
     updates = module.step_updates(step.step, step.tokens, tokens, statistics)
-    updates.moved = True
+    updates.has_updated = True
     module.zero_grad()
     updates.accumulate_gradient(list(range(len(step.tokens.sequences))), epoch=0)
     return torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None])
@@ -63,8 +63,8 @@ def test_the_gradient_of_a_mini_batch_is_the_same_for_any_micro_batch_size(compo
         torch.testing.assert_close(other, gradients[0], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("moved", [False, True])
-def test_before_the_first_update_the_sign_of_rounding_is_no_direction(compose, monkeypatch, moved):
+@pytest.mark.parametrize("updated", [False, True])
+def test_before_the_first_update_the_sign_of_rounding_is_no_direction(compose, monkeypatch, updated):
     """KL-Cov penalises |log r|: at ratio 1 old log-probs of another pass would push by the sign of their rounding."""
     penalised = ["algorithm=kl_cov", "algorithm.loss_options={frac: 0.5, coefficient: 1.5}"]
     config = compose("budget.steps=1", "algorithm.techniques.dynamic_sampling=true", *penalised)
@@ -76,12 +76,12 @@ def test_before_the_first_update_the_sign_of_rounding_is_no_direction(compose, m
     for rounding in (1e-6, -1e-6):
         rounded = replace(tokens, old_logprobs=tokens.old_logprobs + rounding)
         updates = module.step_updates(step.step, step.tokens, rounded, statistics)
-        updates.moved = moved
+        updates.has_updated = updated
         module.zero_grad()
         updates.accumulate_gradient(next(step.tokens.minibatches(config.algorithm.minibatch_prompts, 0)), epoch=0)
         gradients.append(torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None]))
     apart = float((gradients[0] - gradients[1]).norm() / gradients[0].norm())
-    assert apart > 0.1 if moved else apart == 0.0
+    assert apart > 0.1 if updated else apart == 0.0
 
 
 TWO_PASSES = {

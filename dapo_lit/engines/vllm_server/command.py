@@ -27,6 +27,8 @@ class ServerSettings:
     """Seconds to wait for a server that does not answer yet."""
     fp32_head: bool = False
     deterministic: bool = False
+    enforce_eager: bool = False
+    """Neither compiled code nor CUDA graphs."""
 
 
 def write_config(config: PretrainedConfig, dtype: torch.dtype, folder: Path) -> Path:
@@ -55,6 +57,8 @@ def serve_command(model: Path, dtype: torch.dtype, settings: ServerSettings, hos
         options.append("--middleware dapo_lit.engines.vllm_server.guard.TokenGuard")
     if settings.fp32_head:
         options.append("""--hf-overrides '{"head_dtype": "float32"}'""")
+    if settings.enforce_eager:
+        options.append("--enforce-eager")
     # Development mode opens the routes that set weights; `guard.py` keeps others from them.
     invariant = "VLLM_BATCH_INVARIANT=1 " if settings.deterministic else ""
     return f"{invariant}VLLM_SERVER_DEV_MODE=1 VLLM_USE_V2_MODEL_RUNNER=0 vllm serve {model} {' '.join(options)}"
