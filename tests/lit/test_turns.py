@@ -85,6 +85,17 @@ def test_a_run_trains_on_episodes_whose_log_probs_are_the_trainers(whole):
     assert found[1]["rollout/entropy"] == pytest.approx(-logprobs.mean())
 
 
+@pytest.mark.parametrize("setting", ["rollout.steps_ahead=1", "policy.lora={rank: 4, alpha: 4}"])
+def test_episodes_are_sampled_ahead_and_by_adapters(compose, tmp_path, setting):
+    """As far as trainer and engine have the same weights: ahead, that is the first step only."""
+    train(compose(*SETTINGS, setting, f"runs_dir={tmp_path}"), [])
+    found = rows(tmp_path / RUN)[1:]
+    assert all(row["turns/num_mean"] > 1.2 for row in found)
+    apart = [row["mismatch/prob_diff_max"] for row in found if row["mismatch/prob_diff_max"] is not None]
+    assert len(apart) == (1 if "ahead" in setting else 3)
+    assert max(apart) < 1e-5
+
+
 @pytest.mark.parametrize("step", [2, 3])
 def test_a_run_that_was_stopped_between_turns_goes_on_as_one_that_was_not(whole, compose, tmp_path, monkeypatch, step):
     settings = (*SETTINGS, *CARRIED, f"runs_dir={tmp_path}", "replay.record=[2]")
