@@ -115,6 +115,13 @@ def test_only_fresh_seeds_can_claim(tmp_path):
     assert text.count("| kept |") == 2
 
 
+def test_tuning_shares_base_policies_and_the_check_does_not(tmp_path):
+    loop = tune.Tuning(tmp_path, [], 1, 3600.0, range(2000, 2012), bases=12)
+    assert [loop.base_of(seed) for seed in (2000, 2011, 2012, 2025)] == [2000, 2011, 2000, 2001]
+    assert loop.base_of(tune.CHECK_SEEDS + 5) == tune.CHECK_SEEDS + 5
+    assert made(tmp_path).base_of(17) == 17
+
+
 def test_every_change_is_a_key_of_a_training():
     from dapo_lit.cli.command import compose
 

@@ -29,6 +29,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dapo_lit.build.base_policy import find_base
+from dapo_lit.cli.command import compose
 from dapo_lit.command_text import command, setting
 from dapo_lit.study.compare.referee import referee
 from dapo_lit.study.designs import Arm
@@ -63,7 +65,11 @@ class Tuning:
     """Of processor time, of all cells."""
     seeds: Sequence[int]
     price: float | None = None
+    bases: int | None = None
+    """Base policies that the seeds of tuning share by turns; None: each seed has its own."""
     lock: threading.Lock = field(default_factory=threading.Lock)
+    making: threading.Lock = field(default_factory=threading.Lock)
+    """Held while a base policy is made, so that two cells do not make the same."""
 
     def __post_init__(self) -> None:
         self.out.mkdir(parents=True, exist_ok=True)
@@ -79,13 +85,25 @@ class Tuning:
         with ThreadPoolExecutor(self.workers) as pool:
             list(pool.map(lambda cell: self.run(*cell), missing.values()))
 
+    def base_of(self, seed: int) -> int:
+        """The number of the base policy that a run with this seed starts from."""
+        first = self.seeds[0]
+        return seed if self.bases is None or seed >= CHECK_SEEDS else first + (seed - first) % self.bases
+
     def run(self, arm: Arm, seed: int) -> None:
-        """One cell, in a process of its own. A run that was cut off continues, one that has ended is read."""
+        """One cell, in a process of its own. A run that was cut off continues, one that has ended is read.
+
+        Its base policy is made before and not counted, as a model that one tunes is there already.
+        """
         given = [setting(key, value) for key, value in arm.values.items()]
         overrides = [
-            *self.keys, *given, f"seed={seed}", setting("study_name", arm.name), setting("runs_dir", str(self.out /
-            "runs")), "resume=auto", "logger.progress=none",
+            f"task.base_seed={self.base_of(seed)}", *self.keys, *given, f"seed={seed}", setting("study_name", arm.name),
+            setting("runs_dir", str(self.out / "runs")), "resume=auto", "logger.progress=none",
         ]  # fmt: skip
+        with self.making:
+            config = compose(*overrides)
+            if config.policy.path is None:
+                find_base(config.policy, config.task)
         log = self.out / "logs" / f"{arm.name}_seed_{seed}.log"
         log.parent.mkdir(exist_ok=True)
         with log.open("a", encoding="utf-8") as written:
@@ -266,6 +284,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--pairs", type=int, default=12, help="the most pairs of a change")
     parser.add_argument("--price", type=float, help="of a minute of processor time, in accuracy (0.001 is 0.1 points)")
     parser.add_argument("--seed", type=int, default=0, help="the first of the seeds that tuning uses")
+    parser.add_argument("--bases", type=int, help="base policies that these share by turns (default: one a seed)")
     parser.add_argument("--order", type=int, default=0, help="another number offers the changes in another order")
     parser.add_argument("--rule", choices=("decide", "one-run"), default="decide")
     parser.add_argument("--only", nargs="*", choices=sorted(CHANGES), help="the changes to offer (default: all)")
@@ -273,10 +292,10 @@ def main(arguments: Sequence[str]) -> int:
     options, keys = parser.parse_known_args(arguments)
     if wrong := [key for key in keys if "=" not in key or key.startswith("-")]:
         parser.error(f"{wrong[0]}: not key=value")
-    # Each seed has its own base policy; what other keys say comes later on the command line and wins.
-    keys = ["policy.dtype=float32", "trainer=cpu", "task.base_seed=${seed}", "evaluation.every=0", *keys]
+    # What other keys say comes later on the command line and wins.
+    keys = ["policy.dtype=float32", "trainer=cpu", "evaluation.every=0", *keys]
     seeds = range(options.seed, options.seed + options.pairs)
-    loop = Tuning(options.out, keys, options.workers, 3600 * options.hours, seeds, options.price)
+    loop = Tuning(options.out, keys, options.workers, 3600 * options.hours, seeds, options.price, options.bases)
     changes = {name: CHANGES[name] for name in options.only or CHANGES}
     start, end = arm_of({}), arm_of(tune(loop, changes, options.rule, options.order))
     tuned_s = sum(row["seconds"] for row in loop.cells.values() if row["seed"] < CHECK_SEEDS)
