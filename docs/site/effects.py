@@ -242,12 +242,12 @@ def contexts() -> Figure:
     places: Rows = [[("mean", whole("sums"))]]
     places += [[("on GRPO", alone(t)), ("mean", mean("sums", t)), ("in DAPO", around(t))] for t in ORDER]
     tasks: Rows = [[(task, whole(task)) for task in TASKS], *([(task, mean(task, t)) for task in TASKS] for t in ORDER)]
-    drawn, grid = new_figure(1, 2, height=3.3)
+    drawn, grid = new_figure(2, 1, width=4.2, height=6.2)  # one above the other: readable at a phone's width
     names = ["DAPO against GRPO", *(REGISTER[technique].label for technique in ORDER)]
-    for axes, rows, head in zip(grid[0], (places, tasks), ("on sums, by place", "mean, by task"), strict=True):
+    for axes, rows, head in zip(grid[:, 0], (places, tasks), ("on sums, by place", "mean, by task"), strict=True):
         _forest(axes, rows)
         title(axes, head, "", "points of held-out accuracy")
-        axes.set_yticks(range(len(names)), names[::-1] if head.startswith("on sums") else [""] * len(names))
+        axes.set_yticks(range(len(names)), names[::-1])
     return drawn
 
 
@@ -277,6 +277,6 @@ def described() -> str:
 
     shown = [f"{REGISTER[t].label} {short(alone(t))} on GRPO, {short(around(t))} in DAPO" for t in ORDER]
     return (
-        f"![Points on sums: {'; '.join(shown)}](docs/figures/contexts.svg)\n\n*Left: a technique added to GRPO, its "
-        "mean over all combinations, and in DAPO (filtering: added to it). Right: the means by task.*"
+        f"![Points on sums: {'; '.join(shown)}](docs/figures/contexts.svg)\n\n*Above: a technique added to GRPO, its "
+        "mean over all combinations, and in DAPO (filtering: added to it). Below: the means by task.*"
     )
