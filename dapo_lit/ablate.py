@@ -43,6 +43,8 @@ from dapo_lit.techniques import DAPO, REGISTER, step_mean
 SCHEMA = "dapo_lit/ablate/1"
 ALL = "all"
 PROBE_STEPS = 3
+FEW_MIXED = 0.02
+"""Share of mixed groups in the probe below which a warning says that nearly nothing is learned."""
 EPOCHS = (2, 4, 8)
 """Times the epochs of the run, in the probes for clip-higher."""
 
@@ -302,7 +304,7 @@ def probed(
     print(f"probe     {PROBE_STEPS} steps of {updates_of(algorithm)} updates {what}")
     keys = ("accuracy", "groups_mixed_frac", "truncated_frac", "length_mean")
     right, mixed, truncated, length = (step_mean(rows, f"rollout/{key}") or 0.0 for key in keys)
-    shares = f"{right:.1%} right, {mixed:.0%} of the groups mixed, {truncated:.1%} truncated, {length:.0f} tokens"
+    shares = f"{right:.1%} right, {mixed:.1%} of the groups mixed, {truncated:.1%} truncated, {length:.0f} tokens"
     print(f"  {shares}", flush=True)
     if not mixed:
         table = read_table(min((run / ROLLOUTS).glob("*.parquet")), ["response"])
@@ -311,6 +313,8 @@ def probed(
             "policy's level, a prompt with a worked example (task.template=FILE.yaml), another --reward, or a longer "
             f"task.max_response_tokens. One response: {shorten(str(table['response'].iloc[0]), 160)!r}"
         )
+    if mixed < FEW_MIXED:
+        print("  warning: hardly a group has both right and wrong answers, so hardly any is learned from", flush=True)
     return rows, algorithm
 
 
