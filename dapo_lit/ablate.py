@@ -145,12 +145,12 @@ def ablate_all(options: argparse.Namespace, own: list[str], planned: list[dict[s
         needed = seconds * steps / 60 * 6 * LEAST / workers
         raise UserError(
             f"--budget {options.budget}: {LEAST} seeds of the smallest design, one technique at a time, take about "
-            f"{needed:,.0f} minutes at {seconds:.0f} s a step; fewer budget.steps, or one technique"
+            f"{needed:,.0f} minutes at {seconds:.1f} s a step; fewer budget.steps, or one technique"
         )
     print(f"study     {choice.words}: {choice.runs} runs of {steps} steps, about {choice.minutes:,.0f} minutes and "
           f"{round(choice.runs * steps * tokens):,} tokens")  # fmt: skip
     print(f"  can see, {sight(choice, known)}")
-    print(f"  ({seconds:.0f} s a step as in DAPO, {workers} at a time, evaluations not counted)", flush=True)
+    print(f"  ({seconds:.1f} s a step as in DAPO, {workers} at a time, evaluations not counted)", flush=True)
     reference = "dapo" if choice.design == "leave_one_out" else "naive_grpo"
     study = [
         "-m", *base, f"study.arms=[{choice.design}]", f"study.reference={reference}", "study.until=null",
@@ -393,7 +393,7 @@ def cost(estimate: Mapping[str, Any]) -> list[str]:
         text = f"{row['pairs']} pairs: about {row['minutes']:,.0f} minutes and {row['tokens']:,.0f} tokens; they find"
         least = float("inf") if row["finds_points"] is None else row["finds_points"]
         lines.append(f"  {text} {least:.1f} points of {in_words(estimate['metric'])} if sampling is the only noise")
-    rate = f"{estimate['seconds_a_step']:.0f} s a step, {estimate['workers']} at a time"
+    rate = f"{estimate['seconds_a_step']:.1f} s a step, {estimate['workers']} at a time"
     return [*lines, f"  ({rate}, evaluations not counted; training adds noise of its own)"]
 
 
