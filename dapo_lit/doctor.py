@@ -1,7 +1,7 @@
 """Looks at what a run needs on this machine: one line for each, with what to do where something is missing.
 
     python -m dapo_lit.doctor
-    python -m dapo_lit.doctor json=true
+    python -m dapo_lit.doctor --json
 
 Nothing is changed or downloaded. Exit codes: 0 a run on this machine can work; 1 something that every run needs is
 missing, and its line says what to do.
@@ -21,9 +21,11 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from dapo_lit.cli.arguments import CommandParser
+from dapo_lit.cli.arguments import CommandParser, add_json
 from dapo_lit.screen import print_table
 
+SCHEMA = "dapo_lit/doctor/1"
+"""Of what --json prints: schemas/doctor.json."""
 State = Literal["good", "optional", "missing"]
 """`optional`: some runs need it. `missing`: every run does."""
 LEAST_MEMORY_GB, LEAST_DISK_GB = 2.0, 1.0
@@ -185,17 +187,18 @@ SHOWN: dict[State, str] = {"good": "good", "optional": "-", "missing": "MISSING"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     parser = CommandParser(prog="python -m dapo_lit.doctor", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", choices=("true", "false"), default="false", help="a list of objects, no table")
+    add_json(parser)
     options = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
     found = list(findings())
+    can_run = not any(one.state == "missing" for one in found)
     if options.json == "true":
-        print(json.dumps([asdict(one) for one in found], indent=1))
+        print(json.dumps({"schema": SCHEMA, "can_run": can_run, "findings": [asdict(f) for f in found]}, indent=1))
     else:
         columns = ("", "found", "state", "what to do")
         print_table(columns, [(f.subject, f.found, SHOWN[f.state], f.remedy) for f in found], left=columns)
         lacking = [one.subject for one in found if one.state == "missing"]
         print(f"{' and '.join(lacking)}: see what to do" if lacking else "A run on this machine can work.")
-    return 1 if any(one.state == "missing" for one in found) else 0
+    return 0 if can_run else 1
 
 
 if __name__ == "__main__":

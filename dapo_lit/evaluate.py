@@ -10,10 +10,12 @@ folders question by question. Left out: several GPUs.
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from dapo_lit.evaluation.resumable import Result
 
 
+SCHEMA = "dapo_lit/evaluate/1"
+"""Of what --json prints: schemas/evaluate.json."""
 METHOD = "95 % t-intervals over questions, one always right and one always wrong question added (docs/evaluation.md)"
 
 
@@ -43,21 +47,52 @@ def evaluate(config: EvaluateConfig, overrides: list[str]) -> None:
     from dapo_lit.evaluation.resumable import evaluate_model
 
     torch.set_num_threads(config.threads)
-    report(evaluate_model(config, open_model(config.ckpt, config.policy, config.device)), config.show)
+    as_json = config.answer == "json"
+    # With JSON, standard output has the answer and nothing else.
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        result = evaluate_model(config, open_model(config.ckpt, config.policy, config.device))
+    rows = rows_of(result)
+    if as_json:
+        print(json.dumps(described(result, rows), indent=1, allow_nan=False))
+    else:
+        report(result, rows, config.show)
 
 
-def report(result: Result, show: int) -> None:
-    """Prints the table of one model and some responses."""
+def rows_of(result: Result) -> dict[str, Estimate]:
+    """What the table of one model has: `summary`, and the share of responses that reflect."""
     import pandas as pd
 
     from dapo_lit.rollout.metrics import MARK, WORDS, reflects
 
-    name, samples = result.benchmark.settings.name, result.evaluation.samples
-    table = pd.DataFrame([asdict(s) for s in samples])
+    table = pd.DataFrame([asdict(s) for s in result.evaluation.samples])
     rows = summary(table, result.evaluation.vote_counts)
     pattern = MARK if result.benchmark.settings.source == "chain_sum" else WORDS
     table["reflects"] = [reflects(text, pattern) for text in table["response"]]
-    rows["reflection_frac"] = share_interval(by_question(table, "reflects").mean(axis=1))
+    return rows | {"reflection_frac": share_interval(by_question(table, "reflects").mean(axis=1))}
+
+
+def described(result: Result, rows: Mapping[str, Estimate]) -> dict[str, Any]:
+    """The evaluation as schemas/evaluate.json describes it."""
+    samples = result.evaluation.samples
+    judged = [s for s in samples if not s.missing]
+    return {
+        "schema": SCHEMA,
+        "model": result.label,
+        "benchmark": result.benchmark.settings.name,
+        "questions": len(result.evaluation.vote_counts),
+        "samples_a_question": result.evaluation.k,
+        "metrics": [
+            {"metric": key, "estimate": each.mean, "low": each.low, "high": each.high} for key, each in rows.items()
+        ],
+        "without_answer": sum(s.extracted is None for s in judged),
+        "without_verdict": len(samples) - len(judged),
+        "samples": str(result.folder / "samples.parquet"),
+    }
+
+
+def report(result: Result, rows: Mapping[str, Estimate], show: int) -> None:
+    """Prints the table of one model and some responses."""
+    name, samples = result.benchmark.settings.name, result.evaluation.samples
     questions = len(result.evaluation.vote_counts)
     print(f"\n{result.label} on {name}: {questions} questions x {result.evaluation.k} samples")
     lines = [(key, *cells(estimate, 1 if key == "length_mean" else 3)) for key, estimate in rows.items()]

@@ -2,14 +2,15 @@
 
 Without config keys, each technique is toggled in turn. Config keys (algorithm.techniques.clip_higher=false,
 algorithm.clip.high=0.5, reward.wrong_value=0) together make one arm that is compared with the recorded one. --html
-writes the step as one page that can be played with. To record a step, train with replay.record=[10]. trust=true runs
-code that the run's config names (a reward function, a loss); a run folder is data otherwise. Exit code 2: refused, with
-the reason.
+writes the step as one page that can be played with; --json prints the table as JSON. To record a step, train with
+replay.record=[10]. trust=true runs code that the run's config names (a reward function, a loss); a run folder is data
+otherwise. Exit code 2: refused, with the reason.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
-from dapo_lit.cli.arguments import CommandParser
+from dapo_lit.cli.arguments import CommandParser, add_json
 from dapo_lit.cli.command import exit_code_of, silence_libraries
 from dapo_lit.cli.overrides import check_overrides, parsed
 from dapo_lit.config import Config, ConfigError, parse
@@ -34,6 +35,10 @@ from dapo_lit.techniques import REGISTER
 
 if TYPE_CHECKING:
     from dapo_lit.replays.recorded_step import Recording
+
+
+SCHEMA = "dapo_lit/replay/1"
+"""Of what --json prints: schemas/replay.json."""
 
 
 def changed(config: Config, changes: Mapping[str, Any]) -> Config:
@@ -119,7 +124,9 @@ def between_combinations(config: Config) -> list[Config]:
     ]
 
 
-def replay_run(run: Path, step: int | None, changes: Mapping[str, Any], trust: bool = False) -> None:
+def replay_run(
+    run: Path, step: int | None, changes: Mapping[str, Any], trust: bool = False, as_json: bool = False
+) -> None:
     """Replays, writes the tables and prints one."""
     import pandas as pd
     import torch
@@ -145,6 +152,12 @@ def replay_run(run: Path, step: int | None, changes: Mapping[str, Any], trust: b
         if arm is not recorded:
             arm.log.first = arm.log.summed = None  # each is as large as the weights
     pd.DataFrame.from_dict(rows, orient="index").rename_axis("arm").to_csv(out / "summary.csv")
+    if as_json:
+        arms_found = [{"arm": name, **row} for name, row in rows.items()]
+        found = {"schema": SCHEMA, "run": str(run), "step": recording.step, "groups": recording.num_groups,
+                 "arms": arms_found, "tables": str(out)}  # fmt: skip
+        print(json.dumps(found, indent=1, allow_nan=False))
+        return
     print(f"{run}, step {recording.step}: {recording.num_groups} groups were generated")
     print_summary(rows)
     print(f"tables  {out}/summary.csv, and one row per token: {out}/<arm>.parquet")
@@ -203,8 +216,12 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--step", type=int, help="the recorded step; default: the only one")
     parser.add_argument("--trust", choices=("true", "false"), default="false", help="run code that the config names")
     parser.add_argument("--html", action="store_true", help="write the step as one page that can be played with")
+    add_json(parser)
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="config keys to change")
-    return parser.parse_intermixed_args(arguments)  # config keys may follow --html
+    options = parser.parse_intermixed_args(arguments)  # config keys may follow --html
+    if options.html and options.json == "true":
+        parser.error("--html and --json: one of them")
+    return options
 
 
 def read_changes(overrides: Sequence[str]) -> dict[str, Any]:
@@ -231,9 +248,16 @@ def read_changes(overrides: Sequence[str]) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     options = parse_arguments(sys.argv[1:] if arguments is None else arguments)
-    run = write_page if options.html else replay_run
-    trusted = options.trust == "true"
-    return exit_code_of(lambda: run(options.run, options.step, read_changes(options.overrides), trusted))
+    trusted, as_json = options.trust == "true", options.json == "true"
+
+    def run() -> None:
+        changes = read_changes(options.overrides)
+        if options.html:
+            write_page(options.run, options.step, changes, trusted)
+        else:
+            replay_run(options.run, options.step, changes, trusted, as_json)
+
+    return exit_code_of(run)
 
 
 if __name__ == "__main__":

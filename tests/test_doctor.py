@@ -5,8 +5,10 @@ import socket
 from importlib.metadata import PackageNotFoundError
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from dapo_lit import doctor
+from dapo_lit.decide import SCHEMAS
 
 
 @pytest.fixture(autouse=True)
@@ -29,8 +31,11 @@ def of(subject: str) -> doctor.Finding:
 
 
 def test_a_machine_on_which_runs_work_passes_and_what_is_optional_has_a_remedy(capsys) -> None:
-    assert doctor.main(["json=true"]) == 0
-    found = [doctor.Finding(**row) for row in json.loads(capsys.readouterr().out)]
+    assert doctor.main(["--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    Draft202012Validator(json.loads((SCHEMAS / "doctor.json").read_text())).validate(answer)
+    assert answer["can_run"]
+    found = [doctor.Finding(**row) for row in answer["findings"]]
     assert {one.subject for one in found} >= {"Python", "torch", "GPU", "vLLM", "machine", "runs", "model hub", "W&B"}
     assert [one.subject for one in found if (one.state == "good") == bool(one.remedy)] == []
     assert of("model hub").found == "huggingface.co does not answer (no network)"
@@ -50,7 +55,9 @@ def test_a_library_that_does_not_import_is_named_and_the_exit_code_says_so(monke
 
     monkeypatch.setattr(doctor, "import_module", broken)
     assert doctor.main(["json=true"]) == 1
-    (found,) = [row for row in json.loads(capsys.readouterr().out) if row["state"] == "missing"]
+    answer = json.loads(capsys.readouterr().out)
+    assert not answer["can_run"]
+    (found,) = [row for row in answer["findings"] if row["state"] == "missing"]
     assert found == {
         "subject": "sympy", "found": "does not import: OSError: libgmp.so: cannot open shared object file",
         "state": "missing", "remedy": "make install",

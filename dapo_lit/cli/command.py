@@ -120,6 +120,8 @@ def run_command(
 
 def checked(given: list[str], schema: type[Section], positional: str | None) -> "list[tuple[list[str], Sweep | None]]":
     """The command line as Hydra takes it, and the cells of a study; one for each state of a fork."""
+    if "answer" in schema.model_fields:
+        given = ["answer=json" if argument == "--json" else argument for argument in given]
     # Before Hydra: it answers a flag between overrides, or an unquoted arm, with a parser's message.
     arguments = [*map(quote_arms, flags_first(written_out(given, positional)))]
     if brings_regime(arguments):

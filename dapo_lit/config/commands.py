@@ -12,6 +12,8 @@ from dapo_lit.config.parsing import parse_as
 from dapo_lit.config.sections import ConfigError, Count, Policy, Rollout, Section
 from dapo_lit.config.shipped import config_folder
 
+Answer = Literal["table", "json"]
+
 
 class Benchmark(Section):
     """Problems and their evaluation protocol; results are comparable only under the same protocol."""
@@ -71,6 +73,8 @@ class EvaluateConfig(Section):
     deadline_s: PositiveFloat
     show: Count
     """Responses printed at the end."""
+    answer: Answer
+    """What is printed on standard output; `--json` is short for answer=json."""
 
 
 def load_benchmark(name: str) -> Benchmark:

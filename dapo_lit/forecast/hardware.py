@@ -6,6 +6,7 @@ from pydantic import BeforeValidator, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from dapo_lit.config import Config, ConfigError, Section
+from dapo_lit.config.commands import Answer
 from dapo_lit.config.sections import Count, Fraction, Policy
 from dapo_lit.errors import suggestion
 
@@ -97,3 +98,5 @@ class PlanConfig(Config):
     price_per_hour: PositiveFloat | None
     """Price of one GPU in any currency; null: print no cost."""
     workload: Workload
+    answer: Answer
+    """What is printed; `--json` is short for answer=json."""

@@ -6,7 +6,8 @@ published steps. Needs no GPU and launches nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+import json
+from typing import TYPE_CHECKING, Any, cast
 
 from rich.console import Console
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from dapo_lit.forecast.memory import Memory
 
 
+SCHEMA = "dapo_lit/plan/1"
+"""Of what --json prints: schemas/plan.json."""
 VLLM_MEMORY_FRAC = 0.92
 """Share of a GPU's memory that a server of vLLM takes by default."""
 
@@ -33,14 +36,54 @@ def plan(config: PlanConfig, overrides: list[str]) -> None:
         config = cast(PlanConfig, fit.config)
         memory = training_memory(config, config.quick)
         lines = what_fits(config, memory)
+    gpus = config.trainer.devices * config.trainer.num_nodes
+    if config.answer == "json":
+        print(json.dumps(described(config, memory, [*([fit.words] if fit.words else []), *lines]), indent=1))
+        return
     if fit.words:
         print(fit.words)
-    gpus = config.trainer.devices * config.trainer.num_nodes
     print(f"{config.policy.name} ({memory.parameters / 1e9:.1f}B parameters) on {gpus} x {config.hardware.name}")
     print_memory(config, memory)
     print("\n".join(lines))
+    print_time(config, step_phases(config, memory), gpus)
+
+
+def described(config: PlanConfig, memory: Memory, advice: list[str]) -> dict[str, Any]:
+    """The plan as schemas/plan.json describes it."""
+    from dapo_lit.forecast.memory import GIB
+
+    gpus, capacity = config.trainer.devices * config.trainer.num_nodes, config.hardware.memory_gb * 1e9 / GIB
+    weights, cache, spare = rollout_memory(config, memory, capacity)
     found = step_phases(config, memory)
-    print_time(config, found, gpus)
+    hours = gpu_hours(config, found, gpus)
+    return {
+        "schema": SCHEMA,
+        "parameters": memory.parameters,
+        "gpus": gpus,
+        "hardware": config.hardware.name,
+        "memory_gib": {
+            "capacity": capacity,
+            "training": memory.training | memory.engine,
+            "peak_of_training": memory.peak,
+            "engine_weights": weights,
+            "engine_cache": max(cache, 0.0),
+            "spare_in_rollouts": spare,
+        },
+        "fits": memory.peak <= capacity and spare >= 0,
+        "advice": advice,
+        "step_seconds": sum(phase.seconds for phase in found),
+        "phases": [{"phase": phase.name, "seconds": phase.seconds, "bound": phase.bound} for phase in found],
+        "runs": config.runs,
+        "steps": config.budget.steps,
+        "gpu_hours": hours,
+        "cost": hours * config.price_per_hour if config.price_per_hour else None,
+        "error_on_published": {kind: list(ends) for kind, ends in HELD_OUT_ERROR.items()},
+    }
+
+
+def gpu_hours(config: PlanConfig, found: list[Phase], gpus: int) -> float:
+    """Of all runs."""
+    return sum(phase.seconds for phase in found) * config.budget.steps * config.runs * gpus / 3600
 
 
 def step_phases(config: PlanConfig, memory: Memory) -> list[Phase]:
@@ -165,8 +208,7 @@ def print_time(config: PlanConfig, found: list[Phase], gpus: int) -> None:
     rows = [(phase.name, f"{phase.seconds:.1f}", f"{phase.seconds / total:.2f}", phase.bound) for phase in found]
     columns, title = ("phase", "s", "share", "bound"), "time per rollout step (s), modelled"
     print_table(columns, [*rows, ("step", f"{total:.1f}", "1.00", "")], left=("phase", "bound"), title=title)
-    hours = total * config.budget.steps * config.runs * gpus / 3600
-    price = config.price_per_hour
+    hours, price = gpu_hours(config, found, gpus), config.price_per_hour
     cost = f", cost {hours * price:,.0f}" if price else "; price_per_hour gives a cost"
     print(f"runs x steps: {config.runs} x {config.budget.steps}; {hours:,.0f} GPU-hours{cost}")
     ranges = {kind: f"{low:+.0%} to {high:+.0%}" for kind, (low, high) in HELD_OUT_ERROR.items()}

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from command_line import SMALL, run_cli
 from jsonschema import Draft202012Validator
+from pandas import read_csv
 from synthetic_runs import write_run
 
-from dapo_lit import advise, report, status
+from dapo_lit import advise, replay, report, status
 from dapo_lit.build.components import RunComponents
 from dapo_lit.cli.command import compose
 from dapo_lit.decide import SCHEMAS
@@ -115,6 +116,45 @@ def test_advise_says_of_every_technique_what_it_says_in_words(trained, capsys):
     assert all(row["amount"] in words for row in found["techniques"])
     assert all(command in words for command in found["commands"])
     assert found["commands"]
+
+
+@pytest.mark.slow
+def test_a_replay_is_what_its_summary_has(trained, capsys):
+    assert replay.main([str(trained), "algorithm.techniques.clip_higher=false", "--json"]) == 0
+    found = valid("replay", capsys.readouterr().out)
+    summary = read_csv(Path(found["tables"]) / "summary.csv").set_index("arm")
+    assert [row["arm"] for row in found["arms"]] == [*summary.index] == ["dapo", "dapo-clip_higher"]
+    for row in found["arms"]:
+        for key in summary.columns:
+            assert row[key] == pytest.approx(summary.loc[row["arm"], key])
+    with pytest.raises(SystemExit):
+        replay.main([str(trained), "--html", "--json"])
+
+
+@pytest.mark.slow
+def test_a_plan_has_the_numbers_of_its_tables(tmp_path):
+    given = ("+experiment=four_sums", "price_per_hour=2")
+    done = run_cli(*given, "--json", cwd=tmp_path, module="dapo_lit.plan")
+    found = valid("plan", done.stdout)
+    words = run_cli(*given, cwd=tmp_path, module="dapo_lit.plan").stdout
+    assert f"{found['memory_gib']['peak_of_training']:.1f}" in words
+    assert all(sentence in words for sentence in found["advice"])
+    assert found["step_seconds"] == pytest.approx(sum(phase["seconds"] for phase in found["phases"]))
+    assert found["cost"] == 2 * found["gpu_hours"]
+    assert found["fits"] == ("does not fit" not in words)
+
+
+@pytest.mark.slow
+def test_an_evaluation_answers_with_its_table(trained, tmp_path):
+    given = (f"ckpt={trained}", "benchmark=chain_sum_heldout", "limit=3", "n=2", "benchmark.max_response_tokens=4")
+    done = run_cli(*given, "--json", cwd=tmp_path, module="dapo_lit.evaluate")
+    found = valid("evaluate", done.stdout)
+    words = run_cli(*given, cwd=tmp_path, module="dapo_lit.evaluate").stdout  # from the same samples
+    assert (found["questions"], found["samples_a_question"]) == (3, 2)
+    assert {"avg@2", "cons@2", "length_mean", "reflection_frac"} <= {row["metric"] for row in found["metrics"]}
+    for row in found["metrics"]:
+        assert f"{row['estimate']:.{1 if row['metric'] == 'length_mean' else 3}f}" in words
+    assert (tmp_path / found["samples"]).is_file()
 
 
 @pytest.mark.slow
