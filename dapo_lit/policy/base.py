@@ -8,9 +8,9 @@ same first stages share that work.
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Protocol
 
@@ -38,7 +38,11 @@ class Demonstration(Protocol):
     def response(self) -> str: ...
     @property
     def ends(self) -> bool:
-        """True if the EOS token follows the response."""
+        """True if the EOS token follows the last turn."""
+
+    @property
+    def then(self) -> Sequence[tuple[str, str]]:
+        """After the response, which is the first turn: what an environment says and the next turn, in order."""
 
 
 class Demonstrations(Protocol):
@@ -204,11 +208,23 @@ def _train_stage(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, spe
 
 
 def _rows(tokenizer: PreTrainedTokenizerFast, demonstrations: list[Demonstration]) -> list[Example]:
-    prompts = tokenizer([d.prompt for d in demonstrations], return_attention_mask=False)["input_ids"]
-    responses = tokenizer([d.response for d in demonstrations], return_attention_mask=False)["input_ids"]
+    # All texts at once, which is many times faster, then taken from the list again in the order in which they went in.
+    texts = [text for d in demonstrations for text in (d.prompt, d.response, *chain.from_iterable(d.then))]
+    ids = iter(tokenizer(texts, return_attention_mask=False)["input_ids"])
     end = [tokenizer.eos_token_id]
-    # A demonstration that does not end teaches the policy to run into the limit, which some studies need.
-    return [(p, r + end if d.ends else r) for p, r, d in zip(prompts, responses, demonstrations, strict=True)]
+    rows = []
+    for demonstration in demonstrations:
+        prompt, response = next(ids), [*next(ids)]
+        observed: list[int] = []
+        for _ in demonstration.then:
+            # As in a run (rollout/episodes.py): the turn's EOS token, what the environment says, the next turn.
+            response += end
+            said = next(ids)
+            observed += range(len(response), len(response) + len(said))
+            response += [*said, *next(ids)]
+        # A demonstration that does not end teaches the policy to run into the limit, which some studies need.
+        rows.append(Example(prompt, response + end if demonstration.ends else response, observed))
+    return rows
 
 
 PAD = "<|pad|>"

@@ -1,10 +1,12 @@
 """Supervised training of a causal language model on responses, for base policies and docs/examples/warm_up.py.
 
-AdamW in one process. The loss is the mean over a batch's response tokens, EOS included, prompts excluded. Micro-batches
-of similar length share the batch's denominator, so padding is small and the gradient is that of the random batch.
+AdamW in one process. The loss is the mean over a batch's response tokens, EOS included; prompts, and what an
+environment says between two turns, are seen and not learned. Micro-batches of similar length share the batch's
+denominator, so padding is small and the gradient is that of the random batch.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,8 +18,18 @@ from dapo_lit.policy.head import Head
 from dapo_lit.policy.wrap import run
 from dapo_lit.seeds import named_generator
 
-Example = tuple[Sequence[int], Sequence[int]]
-"""(prompt_ids, response_ids); a response that is not cut off ends with its EOS token."""
+
+class Example(NamedTuple):
+    prompt: Sequence[int]
+    response: Sequence[int]
+    """Ends with its EOS token unless it is cut off."""
+    observed: Sequence[int] = ()
+    """Places in the response of an environment's tokens, which have no loss: a policy must not learn to write them."""
+
+    @property
+    def num_learned(self) -> int:
+        return len(self.response) - len(self.observed)
+
 
 _NO_LABEL = -100
 WARMUP = 0.05
@@ -44,7 +56,7 @@ def train_supervised(
 
     Raises ValueError if there are no rows or a row has no response.
     """
-    if not rows or not all(len(response) for _, response in rows):
+    if not rows or not all(row.num_learned for row in rows):
         raise ValueError("supervised training needs rows, each with at least one response token")
     parameters = [p for p in model.parameters() if p.requires_grad]
     # Settings of small language models; part of no config, as base policies are made once and packed.
@@ -71,9 +83,9 @@ def train_supervised(
 def accumulate_gradient(model: PreTrainedModel, batch: Sequence[Example], micro_batches: int) -> float:
     """Adds the gradient of the batch's loss to the parameters; returns that loss."""
     # Of the whole batch, before it is split: the same denominator for every micro-batch.
-    num_tokens = sum(len(response) for _, response in batch)
+    num_tokens = sum(row.num_learned for row in batch)
     # Sorted within the batch: less padding, and the same sum.
-    by_length = sorted(batch, key=lambda row: len(row[0]) + len(row[1]))
+    by_length = sorted(batch, key=lambda row: len(row.prompt) + len(row.response))
     size = -(-len(by_length) // micro_batches)
     total = 0.0
     for start in range(0, len(by_length), size):
@@ -101,14 +113,16 @@ def response_nll(
 
 def _pad(rows: Sequence[Example], device: torch.device) -> tuple[Int64[Tensor, "B width"], Int64[Tensor, "B width"]]:
     """Ids and labels; padded with id 0, which affects neither loss nor attention of a counted token."""
-    longest = max(len(prompt) + len(response) for prompt, response in rows)
+    longest = max(len(row.prompt) + len(row.response) for row in rows)
     ids = torch.zeros(len(rows), longest, dtype=torch.long, device="cpu")
     labels = torch.full((len(rows), longest), _NO_LABEL, device="cpu")
-    for index, (prompt, response) in enumerate(rows):
+    for index, (prompt, response, observed) in enumerate(rows):
         end = len(prompt) + len(response)
         ids[index, :end] = torch.tensor([*prompt, *response], device="cpu")
         # Loss on the response only: prompts are given in training too.
         labels[index, len(prompt) : end] = torch.tensor(response, device="cpu")
+        if observed:  # given as well
+            labels[index, [len(prompt) + place for place in observed]] = _NO_LABEL
     return ids.to(device), labels.to(device)
 
 

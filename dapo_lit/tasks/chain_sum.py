@@ -20,8 +20,11 @@ from dapo_lit.seeds import named_generator
 class Demonstration(NamedTuple):
     prompt: str
     response: str
+    """The first turn, where there are several."""
     ends: bool
-    """False: cut off, no EOS follows."""
+    """False: the last turn is cut off, no EOS follows."""
+    then: tuple[tuple[str, str], ...] = ()
+    """What follows the first turn, each with the EOS token before it: what an environment said, and the next turn."""
 
 
 CHARACTERS = "0123456789+=;#?"
@@ -99,15 +102,17 @@ class Mixture:
     def stream(self, seed: int) -> Iterator[Demonstration]:
         """Endless demonstrations, determined by the seed, without held-out sums."""
         rng = named_generator("chain_sum", "demonstrations", seed)
-        kinds = [getattr(self, name) for name in _SHARES]
         while True:
             terms = self.sums.draw(rng)
-            if is_held_out(terms):
-                continue
-            (kind,) = rng.choices(_SHARES, kinds)
-            response = _response(kind, terms, self, rng)
-            ends = kind != "rambling" and len(response) <= self.rambling_chars
-            yield Demonstration(prompt_text(terms), response[: self.rambling_chars], ends)
+            if not is_held_out(terms):
+                yield self.answered(terms, rng)
+
+    def answered(self, terms: Sequence[int], rng: random.Random) -> Demonstration:
+        """A demonstration of this sum."""
+        (kind,) = rng.choices(_SHARES, [getattr(self, name) for name in _SHARES])
+        response = _response(kind, terms, self, rng)
+        ends = kind != "rambling" and len(response) <= self.rambling_chars
+        return Demonstration(prompt_text(terms), response[: self.rambling_chars], ends)
 
 
 def train_problems(num_problems: int, sums: Sums | None = None) -> list[Problem]:

@@ -54,13 +54,13 @@ def encoded(rows: list[dict[str, str]], template: PromptTemplate, tokenizer: Any
     end = end_of_turn(tokenizer) if template.messages else None
     end = tokenizer.eos_token_id if end is None else end
     pairs = [
-        (
+        Example(
             template.encode(row["prompt"], tokenizer),
             [*tokenizer(row["response"], add_special_tokens=False).input_ids, end],
         )
         for row in rows
     ]
-    return [pair for pair in pairs if len(pair[0]) + len(pair[1]) <= max_tokens]
+    return [pair for pair in pairs if len(pair.prompt) + len(pair.response) <= max_tokens]
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -11,8 +11,9 @@ import torch
 from tiny_policy import TINY
 from transformers import AutoTokenizer
 
-from dapo_lit.policy.base import BaseSpec, Stage, character_tokenizer, prepare_base, random_model
+from dapo_lit.policy.base import BaseSpec, Stage, _rows, character_tokenizer, prepare_base, random_model
 from dapo_lit.policy.load import load_model, save_policy
+from dapo_lit.policy.pretrain import Example
 from dapo_lit.screen import StatusLine
 from dapo_lit.tasks import chain_sum, four_sums
 from dapo_lit.tasks.chain_sum import CHARACTERS, Demonstration, Mixture, Sums
@@ -92,6 +93,21 @@ def test_two_that_want_the_same_base_at_once_train_it_once(tmp_path: Path):
         one, other = threads.map(lambda _: prepare_base(spec, tmp_path), range(2))
     assert one == other
     assert counting.started == 1
+
+
+def test_turns_become_one_row_in_which_only_the_policys_tokens_are_learned():
+    """Ids: EOS 1, then a to h from 2 on."""
+    tokenizer = character_tokenizer("abcdefgh")
+    demonstrations = [
+        Demonstration("ab", "cd", True),
+        Demonstration("a", "b", True, (("cde", "f"), ("g", "h"))),
+        Demonstration("a", "b", False, (("c", "dd"),)),
+    ]
+    assert _rows(tokenizer, demonstrations) == [
+        Example([2, 3], [4, 5, 1], []),
+        Example([2], [3, 1, 4, 5, 6, 7, 1, 8, 9, 1], [2, 3, 4, 7]),
+        Example([2], [3, 1, 4, 5, 5], [2]),
+    ]
 
 
 @pytest.mark.parametrize("characters", [chain_sum.CHARACTERS, four_sums.CHARACTERS])
