@@ -24,7 +24,7 @@ ARROWS = {
     "objective": set(),
     "config": {"techniques"},
     "data": set(),
-    "tasks": {"data", "rewards", "math_answers"},
+    "tasks": {"data", "rewards", "environments", "math_answers"},
     "rewards": {"math_answers"},
     "environments": {"rewards"},
     "policy": {"objective"},

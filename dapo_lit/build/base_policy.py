@@ -12,12 +12,14 @@ from dapo_lit.policy.base import BaseSpec, Demonstrations, Stage, default_cache,
 from dapo_lit.policy.digests import weights_of
 from dapo_lit.runs.files.atomic import replacing
 from dapo_lit.runs.files.manifest import read_manifest
-from dapo_lit.tasks import chain_sum, four_sums, parity, string_programs
+from dapo_lit.tasks import chain_sum, four_sums, parity, second_try, string_programs, sums_with_calculator
 
 CHARACTERS = {
     "chain_sum": chain_sum.CHARACTERS,
     "parity": parity.CHARACTERS,
     "string_programs": string_programs.CHARACTERS,
+    "sums_with_calculator": sums_with_calculator.CHARACTERS,
+    "second_try": second_try.CHARACTERS,
     "four_sums": four_sums.CHARACTERS,
 }
 """Vocabularies of the base policies."""
@@ -108,6 +110,10 @@ def base_stages(task: Task) -> tuple[Stage, ...]:
             mixture["chains"] = share
         elif task.name == "string_programs":
             mixture |= {"immediate": 1 - share, "worked": share, "rambling": 0.0}
+        elif task.name == "sums_with_calculator":
+            mixture |= {"immediate": 1 - share, "called": share, "in_steps": 0.0, "asking_on": 0.0}
+        elif task.name == "second_try":
+            raise ConfigError(f"task.base.long_chains of {task.label}: there are no long chains to give a share to")
         else:
             mixture |= {"immediate": 1 - share, "running_sums": share, "checked": 0.0, "rambling": 0.0}
     try:
@@ -121,4 +127,13 @@ def _mixture(task: Task, shares: dict[str, Any]) -> Demonstrations:
         return parity.Mixture(**shares, strings=parity.Strings(**task.options))
     if task.name == "string_programs":
         return string_programs.Mixture(**shares, programs=string_programs.Programs(**task.options))
-    return chain_sum.Mixture(**shares, sums=chain_sum.Sums(**task.options))
+    if task.name == "sums_with_calculator":
+        calculations = sums_with_calculator.Calculations(**task.options)
+        return sums_with_calculator.Mixture(**shares, calculations=calculations)
+    sums = chain_sum.Sums(**task.options)
+    if task.name == "second_try":
+        turns = {
+            turn: chain_sum.Mixture(**own, sums=sums) for turn, own in shares.items() if turn in ("first", "again")
+        }
+        return second_try.Mixture(**shares | turns)
+    return chain_sum.Mixture(**shares, sums=sums)

@@ -21,7 +21,7 @@ from dapo_lit.engines.protocol import Sampling, token_ids
 from dapo_lit.errors import HubError
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.records import Prompt
-from dapo_lit.tasks import arithmetic, chain_sum, four_sums, parity, string_programs
+from dapo_lit.tasks import arithmetic, chain_sum, four_sums, parity, string_programs, sums_with_calculator
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def _generated_problems(task: Task) -> Problems:
         if task.options and task.name in ("arithmetic", "four_sums"):
             raise ValueError(f"{task.name} has no options")
         match task.name:
-            case "chain_sum":
+            case "chain_sum" | "second_try":
                 sums = chain_sum.Sums(**task.options)
                 return Problems(
                     chain_sum.train_problems(task.num_problems or 20_000, sums),
@@ -77,6 +77,13 @@ def _generated_problems(task: Task) -> Problems:
                     string_programs.problems(task.num_problems or 20_000, held_out=False, programs=programs),
                     string_programs.problems(task.num_heldout, held_out=True, programs=programs),
                     {"task/steps_frac": string_programs.has_written_steps},
+                )
+            case "sums_with_calculator":
+                calculations = sums_with_calculator.Calculations(**task.options)
+                return Problems(
+                    sums_with_calculator.problems("train", task.num_problems or 4096, calculations),
+                    sums_with_calculator.problems("held_out", task.num_heldout, calculations),
+                    {"task/steps_frac": sums_with_calculator.has_asked},
                 )
             case _:
                 return Problems(four_sums.problems(), four_sums.problems()[: task.num_heldout])

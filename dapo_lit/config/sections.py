@@ -104,7 +104,16 @@ class Policy(Section):
 
 
 class Task(Section):
-    name: Literal["chain_sum", "parity", "string_programs", "four_sums", "arithmetic", "file"]
+    name: Literal[
+        "chain_sum",
+        "parity",
+        "string_programs",
+        "sums_with_calculator",
+        "second_try",
+        "four_sums",
+        "arithmetic",
+        "file",
+    ]
     """A generated task, or a file or hub data set at `path`."""
     label: FolderName
     """Name of the held-out problems in eval/<label>/..."""

@@ -40,13 +40,16 @@ WORDS = {
     "optim/grad_norm": "gradient norm",
     "optim/grad_noise": "gradient noise",
     "task/steps_frac": "responses with written steps",
+    "turns/num_mean": "turns of an episode",
+    "turns/ended_by_turns_frac": "episodes out of turns",
+    "turns/ended_by_tokens_frac": "episodes out of tokens",
 }
 MEASURES = {
     "length_mean": "response length",
     "truncated_frac": "truncated responses",
     "entropy": "entropy",
 }
-OUTCOMES = ("eval/", "rollout/", "policy/", "optim/", "task/")
+OUTCOMES = ("eval/", "rollout/", "policy/", "optim/", "task/", "turns/")
 """Groups of metrics that describe the policy and its training. The others say what a switch itself did (`sampling/`,
 `clip/`, `batch/`, `reward/`, `loss/`) or how fast the machine was."""
 BY_CONSTRUCTION = ("rollout/reward_shaped", "optim/lr", "optim/bad_updates")
