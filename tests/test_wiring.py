@@ -144,6 +144,7 @@ CHANGES = {
     "budget.steps": Change(2, "ended"),
     "budget.tokens_generated": Change(10, "ended", TWO_STEPS),
     "evaluation.every": Change(0, "evaluated steps", TWO_STEPS),
+    "evaluation.at_tokens": Change([10], "evaluated steps", TWO_STEPS | {"evaluation.every": 0}),
     "evaluation.samples": Change(3, "first evaluation", keeps="weights"),
     "evaluation.final_samples": Change(5, "last evaluation", keeps="first evaluation"),
     "evaluation.max_response_tokens": Change(4, "first evaluation", keeps="weights"),

@@ -289,6 +289,8 @@ class Replay(Section):
 class Evaluation(Section):
     every: Count
     """Rollout steps between evaluations; 0: only before and after training."""
+    at_tokens: tuple[PositiveInt, ...]
+    """Generated tokens: the step that passes one is followed by an evaluation with `final_samples`."""
     benchmarks: tuple[str, ...]
     """In addition to the held-out problems: names in conf/benchmark/ or paths of .yaml files, each with its own
     problems, samples, sampling and limits."""

@@ -50,6 +50,8 @@ class Recorder(Callback):
         self.loggers = loggers
         self.empty_steps_in_a_row = 0
         self.empty_steps = 0
+        self.marks_passed = 0
+        """Of evaluation.at_tokens, so far."""
         self.first_rows: list[dict[str, Any]] = []
 
     def on_train_start(self, trainer: Trainer, module: DAPOModule) -> None:
@@ -135,12 +137,18 @@ class Recorder(Callback):
     def _write_last(self, trainer: Trainer, module: DAPOModule) -> None:
         assert module.row is not None
         row = module.row | {"sampling/empty_steps": self.empty_steps}
-        every = self.config.evaluation.every
+        every, marks = self.config.evaluation.every, self.config.evaluation.at_tokens
+        # Rank 0 decides for all, which evaluate together.
+        tokens = self.ranks.gather(module.counters.tokens_generated)[0] if marks else 0
+        passed = sum(tokens >= mark for mark in marks)
+        # As the last evaluation is, which a mark's is compared with.
+        final = trainer.should_stop or passed > self.marks_passed
+        self.marks_passed = passed
         # Always at the end, so that every run has a final value whatever `every` is.
-        due = trainer.should_stop or bool(every and module.counters.step % every == 0)
+        due = final or bool(every and module.counters.step % every == 0)
         # A fork is compared on its rollouts.
         evaluates = due and self.config.fork is None
-        self._write(trainer.datamodule, module, row, evaluates, final=trainer.should_stop)
+        self._write(trainer.datamodule, module, row, evaluates, final=final)
         module.row = None
 
     def _write(
@@ -164,10 +172,15 @@ class Recorder(Callback):
         self.loggers.row(row)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"empty_steps_in_a_row": self.empty_steps_in_a_row, "empty_steps": self.empty_steps}
+        return {
+            "empty_steps_in_a_row": self.empty_steps_in_a_row,
+            "empty_steps": self.empty_steps,
+            "marks_passed": self.marks_passed,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.empty_steps_in_a_row, self.empty_steps = state["empty_steps_in_a_row"], state["empty_steps"]
+        self.marks_passed = state.get("marks_passed", 0)
 
 
 def mismatch_alarm(config: Config, step: int, kl: float | None) -> str | None:

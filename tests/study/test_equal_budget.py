@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from dapo_lit.study.compare.contrasts import Contrast, difference
-from dapo_lit.study.compare.equal_budget import at_equal_tokens, costs, needed, per_step_metric, tokens_used
+from dapo_lit.study.compare.equal_budget import at_equal_tokens, at_marks, costs, needed, per_step_metric, tokens_used
 from dapo_lit.study.read.curves import TRAINING_ACCURACY, Measured, measured, rising, value_at
 from dapo_lit.study.read.run import Run
 from dapo_lit.study.read.runs import Runs
@@ -160,3 +160,22 @@ def test_differences_at_equal_tokens_are_read_at_the_registered_budgets_that_eve
     runs += [run_of("dapo-dynamic_sampling", lambda spent: spent / 200, [10] * n, s, s) for s, n in ((0, 12), (1, 7))]
     points = at_equal_tokens(Runs(tuple(runs)), SAMPLING, TRAINING_ACCURACY, (20, 60, 80))
     assert [(budget, round(gap.mean, 6)) for budget, gap in points] == [(20, 0.1), (60, -0.1)]
+
+
+def test_a_mark_is_compared_in_the_evaluations_after_the_steps_that_passed_it_and_only_where_all_pairs_have_one() -> (
+    None
+):
+    def evaluated(arm: str, seed: int, tokens_a_step: Sequence[float], values: Sequence[float]) -> Run:
+        run = run_of(arm, lambda _: 0.0, tokens_a_step, seed, seed)
+        run.metrics[HELD_OUT] = values
+        return run
+
+    none = np.nan
+    runs = [
+        evaluated("dapo", 0, [30, 30, 30], [0.1, none, 0.5, 0.9]),  # passes 40 in step 2
+        evaluated("dapo-dynamic_sampling", 0, [45, 45, 45], [0.1, 0.3, none, 0.4]),  # passes 40 in step 1
+        evaluated("dapo", 1, [50, 10, 10], [0.1, 0.6, none, 0.8]),
+        evaluated("dapo-dynamic_sampling", 1, [50, 10, 10], [0.1, 0.2, none, 0.2]),  # ends below 80
+    ]
+    ((mark, gap),) = at_marks(Runs(tuple(runs)), SAMPLING, HELD_OUT, (40, 80))
+    assert (mark, round(gap.mean, 6), gap.n) == (40, 0.3, 2)

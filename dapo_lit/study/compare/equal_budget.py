@@ -134,6 +134,34 @@ def at_equal_tokens(
     return points
 
 
+def at_marks(runs: Runs, contrast: Contrast, key: str, marks: Sequence[int]) -> list[tuple[int, Estimate]]:
+    """(tokens, difference of `key` in the evaluations after the steps that passed them), at every mark that all pairs
+    have; a step is finished, so that each side has generated somewhat more than the mark.
+
+    marks: evaluation.at_tokens of the runs.
+    """
+    found = sides((run for run in runs.usable if not run.has_nonfinite(key)), contrast)
+    bases = [control[0].base for _, control in found]
+    points = []
+    for mark in marks:
+        gaps = []
+        for both in found:
+            ours, theirs = ([value for run in side if (value := _after(run, key, mark)) is not None] for side in both)
+            if (len(ours), len(theirs)) == (len(both[0]), len(both[1])):
+                gaps.append(float(np.mean(ours) - np.mean(theirs)))
+        # All pairs or none, or the marks would be about different bases.
+        if gaps and len(gaps) == len(found):
+            points.append((mark, t_interval(per_base(gaps, bases))))
+    return points
+
+
+def _after(run: Run, key: str, mark: int) -> float | None:
+    """The metric in the first evaluated step that has passed a number of generated tokens."""
+    curve = measured(run, key, "tokens_generated")
+    passed = np.flatnonzero(curve.places >= mark)
+    return float(curve.values[passed[0]]) if len(passed) else None
+
+
 def _mean(curves: Iterable[Measured]) -> Measured:
     """The mean arm of a side: budget and metric averaged over its arms at each step that all of them measured."""
     each = list(curves)

@@ -9,6 +9,7 @@ from dapo_lit.study.compare.equal_budget import (
     BUDGETS,
     Needed,
     at_equal_tokens,
+    at_marks,
     costs,
     per_step_metric,
     tokens_used,
@@ -154,6 +155,24 @@ def cost_table(results: Results, found: Sequence[Contrast]) -> list[Part]:
     return [text, Table("cost", caption, COST_COLUMNS, rows), *curve_table(results, found, key)] if rows else []
 
 
+def marks_table(results: Results, found: Sequence[Contrast]) -> list[Part]:
+    """Differences in the evaluations that `evaluation.at_tokens` adds."""
+    key = results.metric
+    marks = sorted(
+        {mark for run in results.runs.usable for mark in (run.config.get("evaluation") or {}).get("at_tokens") or ()}
+    )
+    rows = [
+        [contrast_name(contrast), rounded(mark), with_interval(key, at.mean, at.low, at.high)]
+        for contrast in found
+        for mark, at in at_marks(results.runs, contrast, key, marks)
+    ]
+    caption = (
+        f"Difference in {in_words(key)} ({unit(key) or 'its unit'}) in the evaluations after the steps that passed "
+        "these numbers of generated tokens, where all pairs have one; 95 % t-intervals over base policies."
+    )
+    return [Table("at_tokens", caption, ["comparison", "tokens generated", "difference"], rows)] if rows else []
+
+
 def curve_table(results: Results, found: Sequence[Contrast], key: str) -> list[Part]:
     """Differences where both sides have generated as many tokens: at the registered budgets, or along the range."""
     registered = results.plan.budgets if results.plan else ()
@@ -201,7 +220,7 @@ def page_one(results: Results) -> list[Part]:
     if not found:
         return parts
     drawing = differences_figure(results.runs, found, list(dict.fromkeys([results.metric, *PANELS])))
-    return [*parts, *([drawing] if drawing else []), *cost_table(results, found)]
+    return [*parts, *([drawing] if drawing else []), *cost_table(results, found), *marks_table(results, found)]
 
 
 def sensitivity(results: Results, compared: Sequence[Contrast]) -> str:
