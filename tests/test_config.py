@@ -184,3 +184,10 @@ def test_the_notice_in_a_job_file_is_longer_than_its_grace_time(script):
     text = script.read_text()
     assert int(re.search(r"--signal=USR1@(\d+)", text)[1]) > int(re.search(r"^GRACE_S=(\d+)", text, re.M)[1])
     assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "order", [("+study=cheaper_sampling", "+regime=joint"), ("+regime=joint", "+study=cheaper_sampling")]
+)
+def test_a_study_overrides_its_regime_in_any_order(order):
+    assert composed_tree((*order, "study.arm=dapo")).budget.steps == 64

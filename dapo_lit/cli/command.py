@@ -26,7 +26,15 @@ from omegaconf.errors import OmegaConfBaseException
 from dapo_lit import screen
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.jobs import check_folders
-from dapo_lit.cli.overrides import check_overrides, flags_first, is_inspection, parsed, quote_arms, written_out
+from dapo_lit.cli.overrides import (
+    check_overrides,
+    flags_first,
+    is_inspection,
+    parsed,
+    quote_arms,
+    study_last,
+    written_out,
+)
 from dapo_lit.config import Config, ConfigError, Section, config_folder, parse_as
 from dapo_lit.config.sections import section_of
 from dapo_lit.config.shipped import brings_regime
@@ -123,7 +131,7 @@ def checked(given: list[str], schema: type[Section], positional: str | None) -> 
     if "answer" in schema.model_fields:
         given = ["answer=json" if argument == "--json" else argument for argument in given]
     # Before Hydra: it answers a flag between overrides, or an unquoted arm, with a parser's message.
-    arguments = [*map(quote_arms, flags_first(written_out(given, positional)))]
+    arguments = study_last(map(quote_arms, flags_first(written_out(given, positional))))
     if brings_regime(arguments):
         arguments = [argument.replace("+regime=", "regime=") for argument in arguments]
     # Each override against the schema, so that a typo is answered in a second and with the nearest key.

@@ -56,6 +56,15 @@ def flags_first(arguments: Sequence[str]) -> list[str]:
     return [*flags, *others]
 
 
+def study_last(arguments: Iterable[str]) -> list[str]:
+    """The command line with the choice of a study behind all other choices, whose settings it overrides.
+
+    >>> study_last(["+study=cheaper_sampling", "+regime=joint", "seed=64"])
+    ['+regime=joint', 'seed=64', '+study=cheaper_sampling']
+    """
+    return sorted(arguments, key=lambda argument: argument.lstrip("+").startswith("study="))  # a stable sort
+
+
 def written_out(arguments: Sequence[str], positional: str | None) -> list[str]:
     """The command line with a positional argument as key=value.
 
