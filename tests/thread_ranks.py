@@ -71,6 +71,9 @@ class ThreadRanks(Ranks):
     def any_of_engine(self, value: bool) -> bool:
         return any(self.post(self.of_engine, value).wait())
 
+    def from_leader(self, value: Any) -> Any:
+        return self.post(self.of_engine, value).wait()[0]
+
 
 def on_ranks(size: int, act: Callable[[ThreadRanks], Any], per_engine: int = 1) -> list[Any]:
     """What `act` gives on every rank; raises the error of the rank that failed first."""

@@ -146,14 +146,17 @@ class RunComponents:
         found: torch.dtype = getattr(torch, self.config.engine_dtype(uses_gpu(self.config.trainer)))
         return found
 
-    def engine(self) -> RolloutEngine:
+    def engine(self, ranks: Ranks = SINGLE_PROCESS) -> RolloutEngine:
         """The engine: vLLM is started once, a torch engine is built on every call. With an environment around it where
-        the config has one."""
+        the config has one.
+
+        ranks: those that may share the engine.
+        """
         engine = self._vllm if self.config.rollout.engine == "vllm" else self._build_engine()
         if self.config.turns.environment is None:
             return engine
         everything = [*self.problems.train, *self.problems.heldout]
-        return with_environment(engine, self.config, everything, self.tokenizer, self.decode, self.num_workers)
+        return with_environment(engine, self.config, everything, self.tokenizer, self.decode, self.num_workers, ranks)
 
     @cached_property
     def _vllm(self) -> RolloutEngine:

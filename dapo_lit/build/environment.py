@@ -10,6 +10,7 @@ from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import RolloutEngine
 from dapo_lit.environments.running import Environment, SecondTry, Tool, UserEnvironment
 from dapo_lit.environments.tools import SECOND_TRY, TOOLS
+from dapo_lit.ranks import Ranks
 from dapo_lit.rewards.functions import check_path
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.episodes import Decode, EpisodeEngine, TurnLimits, encoder
@@ -22,8 +23,9 @@ def with_environment(
     tokenizer: PreTrainedTokenizerBase,
     decode: Decode,
     workers: int,
+    ranks: Ranks,
 ) -> EpisodeEngine:
-    """The engine with `turns.environment` around it, for these problems."""
+    """The engine with `turns.environment` around it, for these problems. ranks: those that may share the engine."""
     turns = config.turns
     return EpisodeEngine(
         engine,
@@ -32,6 +34,7 @@ def with_environment(
         {problem.id: problem for problem in problems},
         encoder(tokenizer, turns.template),
         decode,
+        ranks,
     )
 
 

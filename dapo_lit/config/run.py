@@ -144,11 +144,11 @@ class Config(Section):
         """What episodes with an environment do not do yet, by name."""
         if self.turns.environment is None:
             return
-        named = f"turns.environment={self.turns.environment}"
-        if self.rollout.engine != "torch":
-            yield f"{named} samples with rollout=torch only"
         if self.evaluation.benchmarks:
-            yield f"{named} is for the task's problems; evaluation.benchmarks have one turn: leave them out"
+            yield (
+                f"turns.environment={self.turns.environment} answers in the task's problems, and the protocol of "
+                "evaluation.benchmarks has one turn: leave them out; task.eval_path may name a file of such problems"
+            )
 
     def _faults_of_processes(self) -> Iterator[str]:
         """Settings of engine and trainer that cannot share processes."""

@@ -123,7 +123,7 @@ class RolloutDataModule(LightningDataModule):
         self.benchmarks = parts.benchmarks
         setup = CollectionSetup(
             prompts=train,
-            engine=parts.engine(),
+            engine=parts.engine(self.ranks),
             verifier=parts.verifier,
             decode=parts.decode,
             shape=reward_shaping(config),

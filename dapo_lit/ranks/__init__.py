@@ -63,6 +63,15 @@ class Ranks:
         dist.all_reduce(found, dist.ReduceOp.MAX, group=self.engine_group)
         return bool(found)
 
+    def from_leader(self, value: T) -> T:
+        """The value of the first rank of this rank's engine, on all of them; pickled on the way. A collective of these
+        ranks alone."""
+        if self.per_engine == 1 or self.size == 1:
+            return value
+        sent = [value]
+        dist.broadcast_object_list(sent, src=self.engine * self.per_engine, group=self.engine_group)
+        return sent[0]
+
     def first(self, make: Callable[[], T]) -> T:
         """The value that rank 0 makes, on every rank."""
         return self.gather([make()] if self.rank == 0 else [])[0][0]

@@ -11,7 +11,7 @@ its tokens. One that is interrupted while the environment is asked is given back
 is drawn again, and the question is asked again.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,6 +29,7 @@ from dapo_lit.engines.protocol import (
     TokenIds,
 )
 from dapo_lit.environments.running import Answer, Environment
+from dapo_lit.ranks import SINGLE_PROCESS, Ranks
 from dapo_lit.rewards.functions import RewardProblem
 
 ENDS = ("environment", "turns", "turn_tokens", "tokens", "observation_tokens", "failed")
@@ -74,6 +75,7 @@ class EpisodeEngine(RolloutEngine):
 
     problems: by id, all that may be asked for.
     encode: from what the environment says to the tokens that are appended.
+    ranks: those that may share the engine.
     """
 
     def __init__(
@@ -84,10 +86,11 @@ class EpisodeEngine(RolloutEngine):
         problems: Mapping[str, Problem],
         encode: Callable[[str], TokenIds],
         decode: Decode,
+        ranks: Ranks = SINGLE_PROCESS,
     ) -> None:
         self._sampler = sampler
         self.environment, self.limits, self.problems = environment, limits, problems
-        self.encode, self.decode = encode, decode
+        self.encode, self.decode, self.ranks = encode, decode, ranks
 
     def __getattribute__(self, name: str) -> Any:
         # Those of the engine: attributes of the class RolloutEngine would hide them from `__getattr__`.
@@ -154,6 +157,8 @@ class EpisodeStream:
         engine = self._engine
         ticket = sample.key, len(sample.response_ids)
         self._asking[ticket] = sample
+        if not engine.ranks.leads_engine:
+            return
         # The text of a turn is that of its tokens: marked as an episode's, whose turns are told apart.
         problem = asked(engine.problems[sample.key.problem_id], replace(sample, ended_by="turns"), engine.decode)
         engine.environment.ask(ticket, problem, problem.turns)
@@ -162,6 +167,14 @@ class EpisodeStream:
         """Episodes whose environment has answered, in the order in which it was asked."""
         if not self._asking:
             return []
+        ranks = self._engine.ranks
+        # Ranks that share an engine make the same calls of it; asked by each, an answer could be late on one of them.
+        found = ranks.from_leader(self._answers() if ranks.leads_engine else {})
+        ready = [ticket for ticket in self._asking if ticket in found]
+        return [(self._asking.pop(ticket), found[ticket]) for ticket in ready]
+
+    def _answers(self) -> dict[Hashable, Answer]:
+        """The answers that are there, by ticket; waits for one where nothing else is to be done."""
         environment, found = self._engine.environment, dict(self._engine.environment.answers())
         if self._engine.reproducible:
             # An engine that gives the same batches to the same requests must not depend on how long an answer takes.
@@ -169,8 +182,7 @@ class EpisodeStream:
                 found |= dict(environment.answers(WAIT_S))
         elif not self._stream.pending and not found:
             found |= dict(environment.answers(WAIT_S))
-        ready = [ticket for ticket in self._asking if ticket in found]
-        return [(self._asking.pop(ticket), found[ticket]) for ticket in ready]
+        return found
 
     def _take(self, sample: Sample, answer: Answer) -> list[Sample]:
         """The episode, if it ends here; else the engine goes on with it."""

@@ -13,14 +13,17 @@ pytest.importorskip("vllm.entrypoints", reason="make test-gpu-contracts runs the
 
 from fake_vllm_server import FakeServer
 
-from dapo_lit.engines.protocol import Sample, SampleKey, SampleRequest, Sampling, run_to_end
+from dapo_lit.data.problem import Problem
+from dapo_lit.engines.protocol import Sample, SampleKey, SampleRequest, Sampling, run_to_end, token_ids
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
 from dapo_lit.engines.vllm_server import client
 from dapo_lit.engines.vllm_server.client import ServerError
 from dapo_lit.engines.vllm_server.command import ServerSettings, write_config
 from dapo_lit.engines.vllm_server.engine import VllmServerEngine
 from dapo_lit.engines.vllm_server.stream import VllmServerStream
+from dapo_lit.environments.running import Tool
 from dapo_lit.ranks import Ranks
+from dapo_lit.rollout.episodes import EpisodeEngine, EpisodeStream, TurnLimits
 
 SYNC = ["pause abort", "update_config", "reload_weights", "version", "resume_generation", "reset_prefix_cache"]
 
@@ -128,3 +131,36 @@ def test_a_server_that_stays_away_is_left_out_by_every_rank_and_none_left_is_an_
             return counts
 
     assert on_ranks(4, work) == [[4, 4]] * 4
+
+
+def episodes(made: VllmServerEngine) -> EpisodeStream:
+    """A stream with four groups of two episodes, whose turns are answered three times at most."""
+    problems = {f"p{g}": Problem(f"p{g}", "", "") for g in range(4)}
+    tool = Tool(lambda problem, responses: None if len(responses) > 3 else f"{len(responses)}{len(responses[-1]) % 10}")
+    encode, decode = (lambda said: token_ids(map(int, said))), (lambda ids: "".join(map(str, ids)))
+    around = EpisodeEngine(made, tool, TurnLimits(9, None, 20), problems, encode, decode)
+    stream = around.open(Sampling(max_response_tokens=30))
+    stream.submit([SampleRequest(SampleKey(1, f"p{g}", 0, j), (5, 6, 7)) for g in range(4) for j in range(2)])
+    return stream
+
+
+def test_an_episode_goes_on_at_its_server_and_at_the_other_when_that_is_killed_between_its_turns(servers, tmp_path):
+    with closing(engine(servers, tmp_path, Ranks())) as made:
+        made.sync_weights(tensors(), 0)
+        for server in servers:
+            server.ends = True
+        whole = {sample.key: sample for sample in run_to_end(episodes(made))}
+        assert any(len(sample.observations) > 2 for sample in whole.values())
+        for server in servers:  # what continues a row is asked where the row was, so that its prefix is cached
+            rows = [body["token_ids"] for body in server.engine.sampled]
+            begun = [row for row in rows if len(row) == 3]
+            assert len(begun) == 4
+            assert all(
+                any(row[: len(other)] == other for other in rows[:place]) for place, row in enumerate(rows[4:], 4)
+            )
+            server.engine.token_s = 0.01
+        stream, ended = episodes(made), list[Sample]()
+        while not any(u.server == 0 and len(u.request.partial.observations) for u in stream._stream._pending.values()):
+            ended += stream.step()
+        servers[0].kill()
+        assert {sample.key: sample for sample in [*ended, *run_to_end(stream)]} == whole

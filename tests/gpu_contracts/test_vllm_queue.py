@@ -16,7 +16,7 @@ import pytest
 import torch
 from transformers import Qwen2Config
 
-from dapo_lit.engines.protocol import Sample, SampleKey, SampleRequest, Sampling
+from dapo_lit.engines.protocol import PartialSample, Sample, SampleKey, SampleRequest, Sampling
 from dapo_lit.engines.vllm_engine import engine as module
 from dapo_lit.engines.vllm_engine.engine import VllmEngine
 from dapo_lit.engines.vllm_engine.options import VllmSettings, llm_options
@@ -233,6 +233,21 @@ def test_after_new_weights_nothing_comes_from_the_batch_that_was_in_flight_nor_f
     sample = drained(stream)[0]
     assert executor.from_cache == [0]
     assert is_scripted(sample.response_ids, sample.rollout_logprobs, [old + 1] * 6, 6)
+
+
+def test_the_next_turn_of_an_episode_takes_the_turns_before_it_from_the_prefix_cache(engine):
+    executor, (request,) = ScriptedExecutor.made, requests(30)
+    stream = engine.open(Sampling(max_response_tokens=60))
+    stream.submit([request])
+    turn = drained(stream)[0]
+    executor.from_cache.clear()
+    seen = turn.observations.followed_by([7, 8, 9], 30)
+    partial = PartialSample(turn.response_ids, turn.rollout_logprobs, turn.versions, seen)
+    stream.submit([replace(request, partial=partial)])
+    stream.step()
+    # The last token of the turn was never run through the model, and whole blocks are shared.
+    assert executor.from_cache == [(PROMPT_TOKENS + 29) // BLOCK * BLOCK]
+    stream.withdraw([request.key])
 
 
 @pytest.mark.usefixtures("started")

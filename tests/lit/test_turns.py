@@ -60,7 +60,9 @@ def test_an_environment_that_never_speaks_changes_no_bit_of_a_run(compose, tmp_p
     assert all((weights(plain)[name] == tensor).all() for name, tensor in weights(silent).items())
     for step in (1, 2, 3):
         one, other = table(plain, step), table(silent, step)
-        assert set(other) - set(one) == {"observation_ids", "observation_places", "ended_by"}
+        added = {"observation_ids", "observation_places", "ended_by", "turns", "observations"}
+        assert set(other) - set(one) == added
+        assert [list(turns) for turns in other["turns"]] == [[text] for text in other["response"]]
         assert [row.tolist() for row in other["response_ids"]] == [row.tolist() for row in one["response_ids"]]
         assert other["response"].tolist() == one["response"].tolist()
 
@@ -78,6 +80,8 @@ def test_a_run_trains_on_episodes_whose_log_probs_are_the_trainers(whole):
         assert len(row["observation_ids"]) == len(row["observation_places"]) <= 5
         assert len(row["rollout_logprobs"]) == len(row["response_ids"]) <= 20
         assert row["truncated"] == (row["ended_by"] != "environment")
+        spoken = [*row["observations"], ""]
+        assert "".join(text for pair in zip(row["turns"], spoken, strict=True) for text in pair) == row["response"]
     # Lengths and what is counted of tokens are the policy's.
     counted = one[one["examined"] & (one["submitted_step"] == 1)]
     assert found[1]["rollout/length_mean"] == pytest.approx(counted["response_ids"].map(len).mean())
@@ -155,7 +159,6 @@ def test_an_episode_whose_environment_fails_has_no_verdict(compose, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        (["rollout=vllm"], "rollout=torch"),
         (["evaluation.benchmarks=[chain_sum_heldout]"], "benchmarks"),
         (["turns.environment=calculater"], "no such environment"),
         (["turns.template=x"], "template"),

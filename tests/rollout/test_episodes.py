@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from thread_ranks import ThreadRanks, on_ranks
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from dapo_lit.data.problem import Problem
@@ -17,6 +18,7 @@ from dapo_lit.environments.running import Answer, Tool
 from dapo_lit.policy.base import character_tokenizer
 from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rollout.episodes import ENDS, EpisodeEngine, TurnLimits, asked, encoder, num_turns, turn_texts
+from dapo_lit.seeds import row_key, uniforms
 
 CHARACTERS = "abcdefgh"
 TOKENIZER = character_tokenizer(CHARACTERS)
@@ -139,6 +141,18 @@ def test_an_episode_does_not_depend_on_its_batch_nor_on_the_order(max_batch_size
     assert_same(episodes(shuffled, max_batch_size=max_batch_size), episodes())
 
 
+def test_a_token_is_drawn_with_the_noise_of_its_number_among_the_policys_after_all_that_was_said():
+    prompts = {r.key: r.prompt_ids for r in REQUESTS}
+    for key, sample in episodes().items():
+        row = torch.from_numpy(np.concatenate([prompts[key], sample.row_ids]).astype(np.int64))
+        places = len(prompts[key]) + sample.observations.row_places(len(sample.response_ids))
+        with torch.no_grad():
+            cdf = MODEL(row[None]).logits[0, places - 1].softmax(-1).double().cumsum(-1)
+        noise = uniforms(np.full(len(places), row_key(SAMPLING.seed, key), np.uint64), np.arange(len(places)))
+        drawn = torch.searchsorted(cdf, torch.from_numpy(noise)[:, None] * cdf[:, -1:], right=True)
+        assert drawn[:, 0].tolist() == sample.response_ids.tolist()
+
+
 def test_a_reproducible_engine_gives_the_same_order_whatever_the_answers_take():
     quick = list(engine(Tool(reply), max_batch_size=5).generate(REQUESTS, SAMPLING))
     slow = list(engine(Delayed(reply, 4), max_batch_size=5).generate(REQUESTS, SAMPLING))
@@ -253,3 +267,18 @@ def test_attributes_of_the_engine_are_those_of_the_one_that_draws():
     assert (made.version, made.concurrency, made.reproducible, made.draws) == (1, 3, True, True)
     made.sync_weights(MODEL.state_dict().items(), 5)
     assert made.version == made.sampler.version == 5
+
+
+def test_of_ranks_that_share_an_engine_the_first_asks_and_all_go_on_alike():
+    class Silent(Tool):
+        def ask(self, *given: Any) -> None:
+            raise AssertionError("only the first rank asks")
+
+    def on_rank(ranks: ThreadRanks) -> list[Sample]:
+        made = engine(Silent(reply) if ranks.rank else Delayed(reply, 3))
+        made.sampler.__class__, made.ranks = _Ready, ranks
+        return list(made.generate(REQUESTS, SAMPLING))
+
+    one, other = on_ranks(2, on_rank, per_engine=2)
+    assert one == other
+    assert_same({s.key: s for s in one}, episodes())

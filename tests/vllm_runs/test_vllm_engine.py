@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+from dataclasses import replace
 from importlib.metadata import version
 
 import pytest
@@ -12,15 +13,21 @@ from vllm_case import (
     CONFIG,
     EOS,
     SETTINGS,
+    check_episodes,
     check_new_weights,
     check_withdrawn_go_on,
+    content,
     largest_difference,
     random_model,
+    reply,
     requests,
+    turn_ends,
+    with_turns,
 )
 
-from dapo_lit.engines.protocol import SampleKey, SampleRequest, Sampling
+from dapo_lit.engines.protocol import SampleKey, SampleRequest, Sampling, run_to_end
 from dapo_lit.engines.vllm_engine.engine import SIGNALS, VllmEngine
+from dapo_lit.environments.running import Tool
 from dapo_lit.seeds import random_state, stream_seed
 
 
@@ -112,3 +119,62 @@ def test_one_seed_repeats_in_any_order_and_another_seed_or_stream_of_noise_diffe
     for other in (1, stream_seed(0, 1)):
         found = responses(engine, wanted, seed=other)
         assert sum(found[key] != ids for key, ids in first.items()) > 40
+
+
+@pytest.fixture
+def of_turns(engine, monkeypatch):
+    """The engine, whose responses are turns that several tokens end."""
+    monkeypatch.setattr(engine, "_eos_ids", turn_ends(CONFIG))
+    return engine
+
+
+def test_episodes_are_those_of_the_torch_sampler_with_the_policys_log_probs(of_turns, model):
+    check_episodes(of_turns, model)
+
+
+SLOW = ("p0", "p1", "p2", "p3")
+
+
+class Slow(Tool):
+    """Answers to half of the problems come when everything else has ended."""
+
+    def answers(self, wait_s: float = 0.0):
+        ready = super().answers()
+        held = [each for each in ready if each[0][0].problem_id in SLOW] if not wait_s else []
+        self._ready += held
+        return [each for each in ready if each not in held]
+
+
+def test_a_slow_answer_holds_up_no_other_episode(of_turns, model):
+    of_turns.sync_weights(model.state_dict().items(), 1)
+    wanted, sampling = requests(num_prompts=8), Sampling(max_response_tokens=24)
+    whole = content([*with_turns(of_turns).generate(wanted, sampling)])
+    order = [*with_turns(of_turns, Slow(reply)).generate(wanted, sampling)]
+    assert content(order) == whole
+    waited = [s.key.problem_id in SLOW and (len(s.observations) > 0 or s.ended_by == "environment") for s in order]
+    assert waited == sorted(waited)
+    assert 0 < sum(waited) < len(order) - 4
+
+
+@pytest.mark.parametrize("steps", [2, 7, 12])
+def test_an_interrupted_episode_keeps_its_turns_and_goes_on_with_the_next_weights(of_turns, model, steps):
+    of_turns.sync_weights(model.state_dict().items(), 4)
+    wanted, sampling = requests(num_prompts=8), Sampling(max_response_tokens=24)
+    stream = with_turns(of_turns, Slow(reply)).open(sampling)
+    stream.submit(wanted)
+    ended = [sample for _ in range(steps) for sample in stream.step()]
+    partial = stream.withdraw([r.key for r in wanted])
+    assert stream.pending == 0
+    assert len(partial) + len(ended) == len(wanted)
+    assert steps == 2 or any(len(p.observations) for p in partial.values())
+    of_turns.sync_weights(model.state_dict().items(), 5)
+    stream = with_turns(of_turns).open(sampling)
+    stream.submit([replace(r, partial=partial[r.key]) for r in wanted if r.key in partial])
+    for sample in run_to_end(stream):
+        before = partial[sample.key]
+        count, seen = len(before.response_ids), len(before.observations)
+        assert sample.response_ids[:count].tolist() == before.response_ids.tolist()
+        assert sample.rollout_logprobs[:count].tolist() == before.rollout_logprobs.tolist()
+        assert sample.observations.ids[:seen].tolist() == before.observations.ids.tolist()
+        versions = [version for version, n in sample.versions for _ in range(n)]
+        assert versions == [4] * count + [5] * sample.num_new_tokens

@@ -17,6 +17,7 @@ import pytest
 import torch
 import vllm_case
 from command_line import SMALL
+from small_runs import stop_in
 from transformers import PreTrainedModel
 from vllm_case import requests
 
@@ -29,12 +30,19 @@ from dapo_lit.engines.vllm_server.client import ServerError
 from dapo_lit.engines.vllm_server.command import ServerSettings
 from dapo_lit.engines.vllm_server.engine import VllmServerEngine
 from dapo_lit.preflight.training import check_run
+from dapo_lit.runs.checkpoint_files import complete
 from dapo_lit.train import train
 
 DEADLINE_S = 900
 """For a server to start, on a machine that others use as well."""
 HEADS_OF_32 = ("policy.architecture.hidden_size=64", "policy.name=micro_heads_of_32")  # vLLM's CPU kernels lack 24
 CHEAP = ["--enforce-eager", "--no-enable-chunked-prefill", "--kv-cache-memory-bytes", str(2**27)]
+
+
+TURNS = (
+    "turns.environment=calculator", "turns.max_turns=3", "turns.max_observation_tokens=8", "turns.deadline_s=60",
+    "algorithm.dynamic_sampling.carry_over=all",
+)  # fmt: skip
 
 
 @dataclass
@@ -88,7 +96,7 @@ def server(cache: Path, tmp_path_factory: pytest.TempPathFactory):
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(ConfigError) as told:
-        check_run(RunComponents(composed(url, folder)))
+        check_run(RunComponents(composed(url, folder, *TURNS)))
     [command] = [line for line in str(told.value).splitlines() if " vllm serve " in line]
     log = folder / "server.log"
     process = start(command, log)
@@ -157,3 +165,32 @@ def test_training_through_a_server_takes_samples_of_its_own_weights(server, engi
     for row in rows[1:]:  # weights of one step before would show as 1e-3 and more
         assert row["mismatch/kl"] is None or row["mismatch/kl"] < 1e-8
     assert set(server.folder.glob("weights_*")) <= others
+
+
+def test_episodes_through_a_server_are_those_of_the_torch_sampler_with_the_policys_log_probs(
+    engine, model, monkeypatch
+):
+    monkeypatch.setattr(engine, "_eos_ids", vllm_case.turn_ends(model.config))
+    vllm_case.check_episodes(engine, model)
+
+
+def test_a_run_over_turns_through_a_server_is_stopped_between_its_turns_and_goes_on(server, engine, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "environments"))
+    settings = composed(
+        server.url, server.folder, *TURNS, "turns.environment=user_environments.speaks", "study_name=turns",
+        "budget.steps=3", "algorithm.optimizer.lr=0.01",
+    )  # fmt: skip
+    run = server.folder / "runs" / "turns" / "dapo" / "seed_0"
+    with monkeypatch.context() as patch:
+        stop_in(3, patch)
+        with pytest.raises(SystemExit):
+            train(settings, [])
+    state = torch.load(complete(run / "checkpoints")[-1], weights_only=False)["RolloutDataModule"]
+    partials = [partial for group in state["collector"]["carried"] for partial in group.partial.values()]
+    assert any(len(partial.observations) for partial in partials)
+    train(settings.model_copy(update={"resume": True}), [])
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [0, 1, 2, 3]
+    for row in rows[1:]:
+        assert row["turns/num_mean"] > 1.1
+        assert 0 < row["mismatch/prob_diff_max"] < 1e-3

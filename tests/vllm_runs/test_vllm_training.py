@@ -103,12 +103,21 @@ RANKS = (
     "rollout.vllm.kv_cache_gb=0.125", "trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=2",
     "trainer.sharding.dtype=null", "trainer.threads=1", "algorithm.num_prompts=6", "algorithm.minibatch_prompts=3",
     "budget.steps=2", "evaluation.samples=2", "logger.progress=none", "logger.rollouts_every=1",
+    "turns.environment=user_environments.speaks", "turns.max_turns=3", "turns.max_observation_tokens=8",
+    "turns.deadline_s=60",
 )  # fmt: skip
+ENVIRONMENTS = Path(__file__).parents[1] / "environments"
 
 
 @pytest.mark.parametrize("per_engine", [1, 2])
-def test_the_engines_of_two_ranks_sample_from_the_shards_that_were_just_updated(tmp_path, cache, per_engine):
-    """1: each rank has an engine of its own and samples other groups; 2: they share one, and both have its samples."""
+def test_the_engines_of_two_ranks_sample_from_the_shards_that_were_just_updated(
+    tmp_path, cache, monkeypatch, per_engine
+):
+    """1: each rank has an engine of its own and samples other groups; 2: they share one, and both have its samples.
+
+    With an environment, so that what each rank is given also depends on when answers come.
+    """
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ENVIRONMENTS), os.environ.get("PYTHONPATH", "")]))
     done = run_python(*RANKS, f"rollout.vllm.tensor_parallel={per_engine}", cwd=tmp_path, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
     run = tmp_path / "runs" / "four_sums" / "dapo" / "seed_0"
@@ -117,6 +126,7 @@ def test_the_engines_of_two_ranks_sample_from_the_shards_that_were_just_updated(
     for row in rows[1:]:  # rounding alone; weights of before the updates are off by far more
         assert 0 < row["mismatch/prob_diff_max"] < 1e-5
         assert row["optim/grad_norm"] > 0.1
+        assert row["turns/num_mean"] > 1.1
     groups = pd.read_parquet(run / "rollouts" / "step_000002.parquet").groupby(["problem_id", "attempt"])
     assert groups.size().eq(4).all()
     responses = groups["response"].agg(tuple)

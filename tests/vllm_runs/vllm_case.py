@@ -1,4 +1,4 @@
-"""A tiny policy, requests to it, and how far an engine's log-probs are from those of transformers."""
+"""A tiny policy, requests to it, episodes of it, and how far an engine's log-probs are from those of transformers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -8,8 +8,22 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config
 
-from dapo_lit.engines.protocol import PartialSample, RolloutEngine, SampleKey, SampleRequest, Sampling, run_to_end
+from dapo_lit.data.problem import Problem
+from dapo_lit.engines.protocol import (
+    PartialSample,
+    RolloutEngine,
+    Sample,
+    SampleKey,
+    SampleRequest,
+    Sampling,
+    run_to_end,
+    token_ids,
+)
+from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.engines.vllm_engine.engine import VllmSettings
+from dapo_lit.environments.running import Tool
+from dapo_lit.rewards.functions import RewardProblem
+from dapo_lit.rollout.episodes import EpisodeEngine, TurnLimits
 
 EOS = 3
 CONFIG = Qwen2Config(
@@ -89,3 +103,57 @@ def check_withdrawn_go_on(
         assert sample.rollout_logprobs[:count].tolist() == before.rollout_logprobs.tolist()
         assert sample.versions == ((4, count), (5, len(sample.response_ids) - count))[not count :]
     return [*partial.values()]
+
+
+LIMITS = TurnLimits(turns=4, turn_tokens=9, observation_tokens=8)
+
+
+def turn_ends(config: Qwen2Config) -> list[int]:
+    """The tokens that end a turn, so many that a random policy soon draws one."""
+    # vLLM adds that of the config.
+    return [*range(3, config.vocab_size, 4), *([] if config.eos_token_id is None else [config.eos_token_id])]
+
+
+def reply(problem: RewardProblem, responses: Sequence[str]) -> str | None:
+    """One to three tokens that follow from all turns; None where the last one's sum is a multiple of 4."""
+    total = sum(int(token) for turn in responses for token in turn.split())
+    last = sum(int(token) for token in responses[-1].split())
+    return None if last % 4 == 0 else " ".join(str(5 + (total + n) % 12) for n in range(1 + total % 3))
+
+
+def with_turns(engine: RolloutEngine, environment: Any = None, num_problems: int = 8) -> EpisodeEngine:
+    """The engine with an environment; texts are numbers of tokens."""
+    problems = {f"p{i}": Problem(f"p{i}", "", "") for i in range(num_problems)}
+    return EpisodeEngine(
+        engine, environment or Tool(reply), LIMITS, problems,
+        lambda said: token_ids(map(int, said.split())), lambda ids: " ".join(map(str, ids)),
+    )  # fmt: skip
+
+
+def content(samples: Sequence[Sample]) -> dict[SampleKey, Any]:
+    return {
+        s.key: (s.row_ids.tolist(), s.observations.places.tolist(), s.ended_by, s.finished, s.versions) for s in samples
+    }
+
+
+def check_episodes(engine: RolloutEngine, model: PreTrainedModel) -> None:
+    """Greedy episodes are those of the torch sampler; sampled ones have the log-probs of transformers, at the places of
+    the policy's tokens."""
+    other = TorchEngine(model.config, eos_ids=turn_ends(model.config))
+    for each in (engine, other):
+        each.sync_weights(model.state_dict().items(), 1)
+    wanted, greedy = requests(num_prompts=8, group=4), Sampling(max_response_tokens=20, temperature=0.0)
+    found, expected = ([*with_turns(each).generate(wanted, greedy)] for each in (engine, other))
+    assert content(found) == content(expected)
+    assert max(len(np.unique(s.observations.places)) for s in found) > 1
+    samples = [*with_turns(engine).generate(wanted, Sampling(max_response_tokens=20, temperature=0.8))]
+    prompts = {r.key: r.prompt_ids for r in wanted}
+    assert {s.key for s in samples} == set(prompts)
+    assert {s.ended_by for s in samples} >= {"environment", "turns", "turn_tokens"}
+    for sample in samples:
+        ids = torch.from_numpy(np.concatenate([prompts[sample.key], sample.row_ids], dtype=np.int64))
+        with torch.no_grad():
+            logprobs = torch.log_softmax(model(ids[None]).logits[0].double() / 0.8, dim=-1)
+        places = torch.from_numpy(sample.observations.row_places(len(sample.response_ids))) + len(prompts[sample.key])
+        own = logprobs[places - 1, ids[places]]
+        assert (own - torch.from_numpy(sample.rollout_logprobs)).abs().max() < 1e-4

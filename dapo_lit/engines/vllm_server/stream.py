@@ -61,6 +61,7 @@ class VllmServerStream:
         self._heard = [0.0] * len(servers.client.urls)
         self._group: tuple[int, str, int] | None = None
         self._server = 0
+        self._homes: dict[SampleKey, int] = {}  # the server that each sample was sent to last
 
     @property
     def pending(self) -> int:
@@ -75,20 +76,27 @@ class VllmServerStream:
 
     def _send(self, request: SampleRequest) -> None:
         """Raises ServerError if every server is lost."""
-        key, usable = request.key, self._servers.usable
+        server = self._homes[request.key] = self._choose(request.key)
+        under_way = UnderWay(request, server)
+        if not self._load[server]:
+            self._heard[server] = time.monotonic()
+        self._load[server] += 1
+        self._pending[request.key] = under_way
+        under_way.work = self._client.start(self._sample(under_way))
+
+    def _choose(self, key: SampleKey) -> int:
+        """The server whose prefix cache has most of a request. Raises ServerError if every server is lost."""
+        usable, home = self._servers.usable, self._homes.get(key)
         if not usable:
             raise ServerError(f"no server is left of {', '.join(self._client.urls)}")
+        # An episode goes on where its turns so far are.
+        if home is not None and home in usable:
+            return home
         group = (key.step, key.problem_id, key.attempt)
-        # Together: their prompt is in its prefix cache.
         # By group: the prefix cache computes the prompt once where all samples of a group are at one server.
         if group != self._group or self._server not in usable:
             self._group, self._server = group, min(usable, key=lambda index: self._load[index])
-        under_way = UnderWay(request, self._server)
-        if not self._load[self._server]:
-            self._heard[self._server] = time.monotonic()
-        self._load[self._server] += 1
-        self._pending[key] = under_way
-        under_way.work = self._client.start(self._sample(under_way))
+        return self._server
 
     async def _sample(self, under_way: UnderWay) -> None:
         """In the client's thread: takes in one response, and hands it over when it has ended."""
