@@ -93,6 +93,12 @@ class Observations(ArrayRecord):
         own = np.arange(num_policy_tokens)
         return own + np.searchsorted(self.places, own, side="right")
 
+    @property
+    def by_place(self) -> list[tuple[int, TokenIds]]:
+        """Each observation, with the number of the policy's tokens before it."""
+        places, starts = np.unique(self.places, return_index=True)
+        return [*zip(places.tolist(), np.split(self.ids, starts[1:]), strict=False)] if len(self) else []
+
     def followed_by(self, ids: Iterable[int], place: int) -> "Observations":
         """With one more observation, after `place` tokens of the policy."""
         new = token_ids(ids)

@@ -80,7 +80,7 @@ class Recorder(Callback):
             log.warning(alarm)
         if keeps_rollouts(self.config, batch.step) and self.ranks.rank == 0:
             self.folder.check_owner()
-            rollouts = write_rollouts(self.folder.path, collected)
+            rollouts = write_rollouts(self.folder.path, collected, trainer.datamodule.parts.decode)
             if self.loggers is not None:
                 self.loggers.rollouts(batch.step, rollouts)
         if self.ranks.rank == 0 and batch.step <= FIRST_STEPS:

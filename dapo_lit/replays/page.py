@@ -21,6 +21,7 @@ from torch import Tensor
 from dapo_lit.build.components import RunComponents
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.identity import with_defaults
+from dapo_lit.engines.protocol import Sample
 from dapo_lit.errors import UserError
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.replays.recorded_step import Recording, Replayed, replay, trained_weights
@@ -45,7 +46,6 @@ COMPUTED: dict[str, tuple[Any, ...]] = {
     "entropy.top_frac": (1,),
     "kl.beta": (0,),
     "correction.kind": ("none",),
-    "overlong.counts": ("policy",),
     "dynamic_sampling.pass_rate_margin": (0,),
     "dynamic_sampling.on_exhausted": ("error", "train_smaller", "top_up"),
 }
@@ -114,7 +114,7 @@ def step_page(
             "settings": own.algorithm.model_dump(mode="json")
             | {"limit": own.task.max_response_tokens, "wrong_value": own.reward.wrong_value},
             "techniques": [{name: getattr(technique, name) for name in FIELDS} for technique in REGISTER.values()],
-            "groups": [_group(group) for group in groups],
+            "groups": [_group(group, text_of, own.algorithm.overlong.counts == "all") for group in groups],
             "combinations": measured,
             "orders": _orders(recording, len(groups)),
             "vocabulary": [text_of([int(i)]) for i in vocabulary],
@@ -274,9 +274,11 @@ def _check(recording: Recording, config: Config, recorded: Replayed) -> dict[str
     return {"state": state, "update": _update(replay(recording, config), recorded)}
 
 
-def _group(group: Group) -> dict[str, Any]:
+def _group(group: Group, text_of: Callable[[Sequence[int]], str], counts_all: bool) -> dict[str, Any]:
+    """counts_all: Eq. 13 counts the tokens of an environment too."""
     completions = [
         {"correct": c.correct, "truncated": c.truncated, "value": c.score.value, "tokens": c.num_tokens}
+        | _turns(c.sample, text_of, counts_all)
         for c in group.completions
     ]
     return {
@@ -286,6 +288,15 @@ def _group(group: Group) -> dict[str, Any]:
         "comparable": group.comparable,
         "completions": completions,
     }
+
+
+def _turns(sample: Sample, text_of: Callable[[Sequence[int]], str], counts_all: bool) -> dict[str, Any]:
+    """Of an episode: its end, the texts of its environment with the token of the policy that each is before, and the
+    length in Eq. 13 where that is not the number of the policy's tokens."""
+    if not sample.ended_by:
+        return {}
+    seen = [[place, text_of(ids.tolist())] for place, ids in sample.observations.by_place]
+    return {"end": sample.ended_by, "seen": seen} | ({"length": len(sample.row_ids)} if counts_all else {})
 
 
 def _orders(recording: Recording, most: int) -> list[list[list[int]]]:

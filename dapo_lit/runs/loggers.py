@@ -23,6 +23,10 @@ from dapo_lit.runs.wandb_checks import check_wandb, wandb_named
 
 PAGE_EVERY_S = 20.0
 """At least so long between two writes of the run's page."""
+LISTS = (
+    "prompt_ids", "response_ids", "rollout_logprobs", "observation_ids", "observation_places", "turns", "observations",
+)  # fmt: skip
+"""Columns of rollouts that have a list in each row."""
 MOST_ROWS = 1_000
 """Completions of a step that Weights & Biases gets."""
 SHOWN = {
@@ -151,7 +155,7 @@ class WandbRun:
 
     def rollouts(self, step: int, table: pd.DataFrame) -> None:
         """A table of the completions of a step, with every column of reward."""
-        shown = table.drop(columns=["prompt_ids", "response_ids", "rollout_logprobs"]).head(MOST_ROWS)
+        shown = table.drop(columns=[name for name in table if name in LISTS]).head(MOST_ROWS)
         shown.insert(0, "step", step)
         shown["tokens"] = table["response_ids"].map(len)
         self.run.log({"completions": self.table_type(dataframe=shown), "step": step})

@@ -9,6 +9,7 @@ import pandas as pd
 from dapo_lit.border import ANY, IDS, LOGPROBS, NUMBER, TEXT, TRUTH, VERDICT, WHOLE, checked_table
 from dapo_lit.config import Config
 from dapo_lit.engines.protocol import Sample
+from dapo_lit.rollout.episodes import Decode, turn_texts
 from dapo_lit.rollout.records import CollectedStep
 from dapo_lit.runs.files.layout import ROLLOUTS
 from dapo_lit.runs.files.tables import read_table, write_table
@@ -43,7 +44,7 @@ TURNS = {"observation_ids": IDS, "observation_places": IDS, "ended_by": TEXT}
 """Columns of episodes with an environment, in addition."""
 
 
-def _turns(sample: Sample) -> dict[str, Any]:
+def _turns(sample: Sample, decode: Decode) -> dict[str, Any]:
     if not sample.ended_by:
         return {}
     seen = sample.observations
@@ -51,10 +52,13 @@ def _turns(sample: Sample) -> dict[str, Any]:
         "observation_ids": seen.ids.astype(np.int64),
         "observation_places": seen.places.astype(np.int64),
         "ended_by": sample.ended_by,
+        # The text of the whole does not tell whose is what, and readers of the file may have no tokenizer.
+        "turns": list(turn_texts(sample, decode)),
+        "observations": [decode(ids.tolist()) for _, ids in seen.by_place],
     }
 
 
-def write_rollouts(folder: Path, collected: CollectedStep) -> pd.DataFrame:
+def write_rollouts(folder: Path, collected: CollectedStep, decode: Decode) -> pd.DataFrame:
     """Writes rollouts/step_000010.parquet and returns it: all finished groups that are not carried over, discarded ones
     included.
 
@@ -86,7 +90,7 @@ def write_rollouts(folder: Path, collected: CollectedStep) -> pd.DataFrame:
             "kept": id(group) in kept,
             "examined": id(group) in examined,
             "truncated": completion.truncated,
-            **_turns(completion.sample),
+            **_turns(completion.sample, decode),
         }
         for group in [*collected.generated, *collected.surplus]
         for completion in sorted([*group.completions, *group.missing], key=lambda c: c.sample.key.sample_index)

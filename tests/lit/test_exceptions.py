@@ -99,10 +99,10 @@ def evaluation(step: int, error: BaseException | int) -> Patch:
 
 def writing_rollouts(step: int, error: BaseException) -> Patch:
     def apply(patch: pytest.MonkeyPatch) -> None:
-        def interrupted(folder, collected):
+        def interrupted(folder, collected, decode):
             if collected.step == step:
                 raise error
-            write_rollouts(folder, collected)
+            write_rollouts(folder, collected, decode)
 
         patch.setattr("dapo_lit.lit.callbacks.write_rollouts", interrupted)
 

@@ -1,6 +1,6 @@
 """The data that a page explores: the curves of all runs, their comparisons, and completions that were recorded."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,11 @@ FILES, FILE_BYTES, CHARACTERS, RESPONSE = 300, 50_000_000, 30_000, 4_000
 """A page takes so many files of completions, none larger, and so many characters of each file and each response."""
 MOST_VALUES = 6_000_000
 """So many values of metrics in a page, which are some 15 MB; a browser reads them in seconds."""
+SPOKEN = ("response", "turns", "observations")
 COLUMNS = (
     "problem_id", "attempt", "sample_index", "prompt", "answer", "response", "extracted", "error", "correct",
-    "truncated", "kept", "reward", "length_penalty", "reward_shaped", "advantage", "tokens",
+    "truncated", "kept", "reward", "length_penalty", "reward_shaped", "advantage", "tokens", "ended_by", "turns",
+    "observations",
 )  # fmt: skip
 
 
@@ -109,11 +111,21 @@ def _table(file: Path) -> dict[str, Any]:
     rows: list[dict[Any, Any]] = []
     characters = 0
     for row in every:
-        text = str(row["response"])
-        if len(text) > RESPONSE:  # the answer is at its end
-            text = f"{text[: RESPONSE // 2]} […] {text[-RESPONSE // 2 :]}"
-        characters += len(text)
+        pieces = [str(row["response"])] if row.get("turns") is None else _by_turns(row)
+        pieces = [_shortened(piece, RESPONSE // len(pieces)) for piece in pieces]
+        characters += sum(map(len, pieces))
         if rows and characters > CHARACTERS:
             break
-        rows.append(row | {"response": text})
+        rows.append({key: value for key, value in row.items() if key not in SPOKEN} | {"response": pieces})
     return {"of": len(every), "rows": rows}
+
+
+def _by_turns(row: Mapping[Any, Any]) -> list[str]:
+    """What an episode says: a turn of the policy, what its environment says to that, and so on."""
+    between = [*map(str, row["observations"]), ""]
+    return [str(text) for pair in zip(row["turns"], between, strict=False) for text in pair][:-1]
+
+
+def _shortened(text: str, most: int) -> str:
+    # The answer is at its end.
+    return text if len(text) <= most else f"{text[: most // 2]} […] {text[-most // 2 :]}"

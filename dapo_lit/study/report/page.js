@@ -459,7 +459,7 @@ class Explorer {
       element("button", { type: "button", textContent: "next ›", onclick: () => go(1) }));
     const away = nearest.step === step ? "" : `Step ${step} was not recorded; step ${nearest.step} is the nearest that was. `;
     const kept = shown.map((one) => one.of === null ? `${one.arm}: too large for a page, or damaged` : `${one.arm}: ${one.rows.length} of ${one.of}`).join(", ");
-    const note = element("p", { className: "soft", textContent: `${away}Completions in this page, ${kept}; all are in rollouts/step_${String(nearest.step).padStart(6, "0")}.parquet.` + (shown.length > 1 ? " The arms of a seed share problems and random numbers." : "") });
+    const note = element("p", { className: "soft", textContent: `${away}Completions in this page, ${kept}; all are in rollouts/step_${String(nearest.step).padStart(6, "0")}.parquet.` + (shown.length > 1 ? " The arms of a seed share problems and random numbers." : "") + (shown.some((one) => one.rows.some((row) => row.ended_by)) ? " In a dashed box: what the environment said." : "") });
     const body = element("div");
     const list = () => {
       const { row } = problems.get(select.value), columns = element("div", { className: "beside" });
@@ -478,10 +478,14 @@ class Explorer {
 
 function completion(row) {
   const verdict = row.correct == null ? "no verdict" : row.correct ? "right" : "wrong";
-  const facts = [row.error, row.truncated && "truncated", row.kept ? "trained on" : "not trained on", row.tokens != null && `${row.tokens} tokens`];
+  const facts = [row.error, row.truncated && "truncated", row.kept ? "trained on" : "not trained on", row.tokens != null && `${row.tokens} tokens`, row.ended_by && `ended by ${ENDS[row.ended_by] ?? row.ended_by}`];
   for (const key of ["reward", "length_penalty", "reward_shaped", "advantage"]) if (row[key] != null) facts.push(`${key} ${+row[key].toPrecision(3)}`);
-  return element("div", { className: `completion ${verdict.split(" ")[0]}` }, element("p", { className: "soft" }, element("b", { textContent: verdict }), ` · ${facts.filter(Boolean).join(" · ")}`), element("pre", { className: "text", textContent: row.response }));
+  return element("div", { className: `completion ${verdict.split(" ")[0]}` }, element("p", { className: "soft" }, element("b", { textContent: verdict }), ` · ${facts.filter(Boolean).join(" · ")}`), element("pre", { className: "text" }, ...spoken(row)));
 }
+
+// Every second piece is the environment's.
+const spoken = (row) => row.response.map((text, place) => (place % 2 ? element("span", { className: "observation", title: "said by the environment: seen, and not trained on", textContent: text }) : text));
+const ENDS = { environment: "its environment", turns: "the limit of turns", turn_tokens: "the limit of a turn", tokens: "the limit of tokens", observation_tokens: "the limit of observations", failed: "a failure of its environment" };
 
 // Rows of tables sort by a click on the head of their column; longer tables have a filter.
 const FILTERED = 6;
