@@ -1,4 +1,4 @@
-"""docs/examples/dapo_in_one_file.py has the package's metrics, and imports nothing of the package.
+"""docs/examples/dapo_in_one_file.py and dapo_over_turns.py have the package's metrics and import nothing of it.
 
 `make test` toggles every switch on four_sums, `make sweeps` (DAPO_LIT_MATRIX=1) in joint too.
 """
@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import dapo_in_one_file
+import dapo_over_turns
 import pytest
 from dapo_in_one_file import Settings
 
@@ -34,7 +35,9 @@ SMALLER = ("algorithm.num_prompts=4", "algorithm.minibatch_prompts=2", f"algorit
 SHORT = (f"budget.steps={STEPS}", "evaluation.every=0", "evaluation.samples=1", "preflight=false")
 
 
-def both(config: Config, settings: Settings, folder: Path, monkeypatch) -> tuple[list[dict], list[dict]]:
+def both(
+    config: Config, settings: Settings, folder: Path, monkeypatch, respond=dapo_in_one_file.one_turn
+) -> tuple[list[dict], list[dict]]:
     """The rows of the package and of the file, which starts from the same policy."""
     parts, rows, original = RunComponents(config), [], DAPOModule.training_step
     save_policy(folder / "policy", parts.policy, parts.tokenizer, {})
@@ -46,7 +49,7 @@ def both(config: Config, settings: Settings, folder: Path, monkeypatch) -> tuple
     monkeypatch.setattr(DAPOModule, "training_step", recorded)
     train(config, [])
     problems = [{"id": p.id, "problem": p.problem, "answer": p.answer} for p in parts.problems.train]
-    return rows, dapo_in_one_file.train(folder / "policy", problems, settings)
+    return rows, dapo_in_one_file.train(folder / "policy", problems, settings, respond)
 
 
 def assert_equal(theirs: list[dict], ours: list[dict]) -> None:
@@ -77,6 +80,30 @@ def test_four_sums_with_every_switch_toggled(compose, tmp_path, monkeypatch, tog
     settings = Settings(steps=STEPS, num_prompts=4, minibatch_prompts=2, eps=EPS)
     config, settings = switched(compose, ("+experiment=four_sums", *SMALLER), settings, toggled)
     assert_equal(*both(config, settings, tmp_path, monkeypatch))
+
+
+TURNS = (
+    "turns.environment=user_environments.speaks", f"turns.max_turns={dapo_over_turns.MAX_TURNS}",
+    f"turns.max_observation_tokens={dapo_over_turns.MAX_OBSERVATION_TOKENS}", "turns.deadline_s=60",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("toggled", [None, "token_level_loss"])
+def test_four_sums_over_turns(compose, tmp_path, monkeypatch, toggled):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "environments"))
+    from user_environments import speaks
+
+    settings = Settings(steps=STEPS, num_prompts=4, minibatch_prompts=2, eps=EPS)
+    config, settings = switched(compose, ("+experiment=four_sums", *SMALLER, *TURNS), settings, toggled)
+    said = []
+
+    def respond(*given) -> list[dapo_in_one_file.Response]:
+        found = dapo_over_turns.episodes(*given, says=speaks)
+        said.extend(len(episode.said) for episode in found)
+        return found
+
+    assert_equal(*both(config, settings, tmp_path, monkeypatch, respond))
+    assert set(said) == {0, 1, 2}
 
 
 JOINT = (
@@ -112,9 +139,16 @@ def test_an_answer_in_words_is_never_rewarded(text, answer, mark, right):
     assert dapo_in_one_file.is_correct(text, answer, mark) is right
 
 
-def test_it_is_one_file_of_at_most_350_lines_without_the_package():
-    text = Path(dapo_in_one_file.__file__).read_text()
-    assert len(text.splitlines()) <= 350
+@pytest.mark.parametrize(
+    ("module", "lines", "imported"),
+    [
+        (dapo_in_one_file, 370, {"torch", "safetensors", "tokenizers"}),
+        (dapo_over_turns, 95, {"torch", "dapo_in_one_file", "tokenizers"}),
+    ],
+)
+def test_it_is_short_and_without_the_package(module, lines, imported):
+    text = Path(module.__file__).read_text()
+    assert len(text.splitlines()) <= lines
     imports = [node for node in ast.walk(ast.parse(text)) if isinstance(node, (ast.Import, ast.ImportFrom))]
     names = {(n.module if isinstance(n, ast.ImportFrom) else n.names[0].name).partition(".")[0] for n in imports}
-    assert names - sys.stdlib_module_names == {"torch", "safetensors", "tokenizers"}
+    assert names - sys.stdlib_module_names == imported

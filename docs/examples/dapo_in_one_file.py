@@ -12,6 +12,7 @@ import json
 import math
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -61,6 +62,16 @@ class Response:
     correct: bool
     truncated: bool
     reward: float  # after shaping
+
+    @property
+    def row(self) -> list[int]:
+        """What the policy reads."""
+        return self.prompt + self.tokens
+
+    @property
+    def places(self) -> list[int]:
+        """Where in the row each of its tokens is."""
+        return list(range(len(self.prompt), len(self.row)))
 
 
 # The policy ------------------------------------------------------------------------------------------------------
@@ -119,12 +130,10 @@ class Policy:
     def scores(self, responses: list[Response]) -> tuple[Tensor, Tensor, Tensor]:
         """[B, T] log-probs and entropies of the response tokens, and the mask of those that are there."""
         width = max(len(r.tokens) for r in responses)
-        ids = [r.prompt + r.tokens for r in responses]
+        ids = [r.row for r in responses]
         padded = torch.tensor([row + [self.eos] * (max(map(len, ids)) - len(row)) for row in ids])
         # The hidden state of a token predicts the next one.
-        rows = torch.tensor(
-            [[min(len(r.prompt) + t, len(i)) - 1 for t in range(width)] for r, i in zip(responses, ids, strict=True)]
-        )
+        rows = torch.tensor([[place - 1 for place in r.places] + [0] * (width - len(r.tokens)) for r in responses])
         tokens = torch.tensor([r.tokens + [self.eos] * (width - len(r.tokens)) for r in responses])
         logits = self.logits(padded)
         log_p = logits[torch.arange(len(responses))[:, None], rows].log_softmax(-1)
@@ -195,6 +204,8 @@ def shaped_reward(correct: bool, length: int, truncated: bool, s: Settings) -> f
 
 # Rollouts with dynamic sampling ----------------------------------------------------------------------------------
 
+Respond = Callable[[Policy, Tokenizer, dict, list[str], Settings], list[Response]]
+
 
 @cache
 def permutation(num_problems: int, seed: int, epoch: int) -> list[int]:
@@ -203,8 +214,20 @@ def permutation(num_problems: int, seed: int, epoch: int) -> list[int]:
     return sorted(range(num_problems), key=lambda i: blake2b(i.to_bytes(8), key=key, digest_size=16).digest())
 
 
+def one_turn(policy: Policy, tokenizer: Tokenizer, problem: dict, names: list[str], s: Settings) -> list[Response]:
+    """The group of a problem: a response for each name."""
+    prompt, group = tokenizer.encode(problem["problem"]).ids, []
+    for tokens in sample(policy, prompt, names, s.max_response_tokens):
+        finished = tokens[-1] == policy.eos
+        text = tokenizer.decode(tokens[:-1] if finished else tokens)
+        correct = is_correct(text, problem["answer"], s.answer_mark)
+        reward = shaped_reward(correct, len(tokens), not finished, s)
+        group.append(Response(prompt, tokens, correct, not finished, reward))
+    return group
+
+
 def collect(
-    policy: Policy, tokenizer: Tokenizer, problems: list[dict], position: int, step: int, s: Settings
+    policy: Policy, tokenizer: Tokenizer, problems: list[dict], position: int, step: int, s: Settings, respond: Respond
 ) -> tuple[list[list[Response]], int]:
     """The groups that are trained on, and the position in the order of problems after the last of them."""
     groups: list[list[Response]] = []
@@ -215,13 +238,7 @@ def collect(
         position += 1
         visit = visits[problem["id"]] = visits.get(problem["id"], -1) + 1
         names = [f"{s.seed}|{step}|{visit}|{index}|{problem['id']}" for index in range(s.samples_per_prompt)]
-        prompt, group = tokenizer.encode(problem["problem"]).ids, []
-        for tokens in sample(policy, prompt, names, s.max_response_tokens):
-            finished = tokens[-1] == policy.eos
-            text = tokenizer.decode(tokens[:-1] if finished else tokens)
-            correct = is_correct(text, problem["answer"], s.answer_mark)
-            reward = shaped_reward(correct, len(tokens), not finished, s)
-            group.append(Response(prompt, tokens, correct, not finished, reward))
+        group = respond(policy, tokenizer, problem, names, s)
         # Eq. 11: 0 < right answers < G. Correctness counts, not the shaped reward.
         if not s.dynamic_sampling or 0 < sum(r.correct for r in group) < len(group):
             groups.append(group)
@@ -325,13 +342,13 @@ def train_step(
     }
 
 
-def train(folder: Path, problems: list[dict], s: Settings) -> list[dict[str, float]]:
+def train(folder: Path, problems: list[dict], s: Settings, respond: Respond = one_turn) -> list[dict[str, float]]:
     """The metrics of every step."""
     policy, tokenizer = Policy(folder), Tokenizer.from_file(str(folder / "tokenizer.json"))
     optimizer = torch.optim.AdamW(policy.weights.values(), lr=s.lr, eps=s.eps, weight_decay=0.0)
     rows, position = [], 0
     for step in range(1, s.steps + 1):
-        groups, position = collect(policy, tokenizer, problems, position, step, s)
+        groups, position = collect(policy, tokenizer, problems, position, step, s, respond)
         rows.append(train_step(policy, optimizer, groups, step, s) if groups else {})
         print(f"step {step}", " ".join(f"{name}={value:.4g}" for name, value in rows[-1].items()))
     return rows
