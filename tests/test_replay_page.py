@@ -263,6 +263,29 @@ def test_a_slider_off_its_recorded_value_has_an_angle_that_says_it_is_a_sketch(p
     browser.call("Emulation.clearDeviceMetricsOverride")
 
 
+def test_an_episode_shows_what_its_environment_said_and_its_length_in_eq_13_is_the_one_that_counts(
+    page, browser, tmp_path
+):
+    step = json.loads(re.search(r'id="step">(.*?)</script>', page.read_text(), re.S)[1])
+    settings, completion = step["settings"], step["groups"][0]["completions"][0]
+    cache = settings["overlong"]["cache_tokens"]
+    assert completion["tokens"] > 1
+    completion |= {"end": "turns", "seen": [[0, HOSTILE[0]], [1, "12"]], "length": settings["limit"] - cache + 1}
+    episode = tmp_path / "episode.html"
+    episode.write_text(filled(step))
+    browser.open(episode)
+    browser.evaluate("chooseGroup(0)")
+    row = "document.querySelector('#detail .completion')"
+    spans = f"[...{row}.querySelector('.tokens').children].slice(0, 4).map(x => x.className.split(' ')[0])"
+    assert browser.evaluate(spans)[:3] == ["observation", "token", "observation"]
+    said = f"[...{row}.querySelectorAll('.observation')].map(x => x.textContent)"
+    assert browser.evaluate(said) == [HOSTILE[0], "12"]
+    assert "3 turns" in browser.evaluate(f"{row}.textContent")
+    assert "ended by the limit of turns" in browser.evaluate(f"{row}.textContent")
+    reward = "compute(step, { ...recordedState(step), on: new Set(['soft_overlong_punishment']) }).rewards[0]"
+    assert browser.evaluate(reward) == pytest.approx(completion["value"] - 1 / cache)
+
+
 def test_text_of_models_and_files_stays_text(page, browser, tmp_path):
     step = json.loads(re.search(r'id="step">(.*?)</script>', page.read_text(), re.S)[1])
     step["task"] = HOSTILE[0]

@@ -35,6 +35,7 @@ def write_rollouts(run: Path, step: int, arm: str) -> None:
             "response": f"{arm} {HOSTILE[k // 2]}", "correct": k % 2 == 0, "truncated": False, "kept": True,
             "error": HOSTILE[1] if k == 3 else None, "reward": 1.0, "reward_shaped": 0.5, "advantage": -0.25,
         }
+        | ({"turns": [f"{arm} ", ""], "observations": [HOSTILE[k // 2]], "ended_by": "environment"} if k % 2 else {})
         for k in range(12)
     ]  # fmt: skip
     (run / "rollouts").mkdir(exist_ok=True)
@@ -127,6 +128,9 @@ def test_pointing_gives_seed_and_value_and_a_click_opens_completions_arm_beside_
     shown = page.evaluate("[...document.querySelectorAll('.beside pre')].map(p => p.textContent)")
     assert shown == [f"{arm.name} {HOSTILE[0]}" for arm in ARMS[:2] for _ in range(2)]
     assert "reward_shaped 0.5 · advantage -0.25" in page.evaluate("byId('completions').textContent")
+    said = page.evaluate("[...document.querySelectorAll('#completions .observation')].map(x => x.textContent)")
+    assert said == [HOSTILE[0]] * 2
+    assert page.evaluate("byId('completions').textContent").count("ended by its environment") == 2
 
 
 def test_text_of_models_and_files_is_inert(study: Path, page: Browser) -> None:
