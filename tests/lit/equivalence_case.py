@@ -117,7 +117,11 @@ ALGORITHMS: dict[str, tuple[tuple[str, ...], Settings]] = {
     "icepop": (
         ("algorithm.correction={kind: icepop, band: [0.7, 1.5]}",), replace(SOFT, correction="icepop", band=(0.7, 1.5)),
     ),
-    "sequence mask": (("algorithm.correction.kind=sequence_mask",), replace(SOFT, correction="sequence_mask")),
+    # Two bounds that no completion's product is near: 16 bits put 1.93 at 2.08, on the other side of the default of 2.
+    "sequence mask": (
+        ("algorithm.correction={kind: sequence_mask, band: [0.25, 1.5]}",),
+        replace(SOFT, correction="sequence_mask", band=(0.25, 1.5)),
+    ),
     "adamw": (
         ("algorithm.optimizer={eps: 1e-3, weight_decay: 0.1, betas: [0.8, 0.9], lr: 0.002, schedule: linear}",), SOFT,
     ),

@@ -9,6 +9,7 @@ toggled: tests/test_one_file.py.
 """
 
 import ast
+import math
 import os
 import sys
 from functools import cache
@@ -105,6 +106,20 @@ def test_losses_and_gradients_are_those_of_the_papers(cells, cell):
                 for name, gradient in gradients.items():
                     error = float((update["gradients"][name].double() - gradient).norm())
                     assert error <= tolerance * max(float(gradient.norm()), 1e-2 * scale), (index, name)
+
+
+@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell == "16-bit copies:plain:sequence mask"])
+def test_16_bits_put_no_completion_on_the_other_side_of_a_bound_of_its_mask(cells, cell):
+    """They move the logarithm of a product over ten tokens by up to 0.11, and one that changes sides is no rounding."""
+    found = load(cells, cell)[0]
+    mine = Reference(settings_of(cell), found["shape"], doubled(found["start"]))
+    for step in found["steps"]:
+        known = mine.known(step["samples"], doubled(step["updates"][0]["before"]), step["version"])
+        products = ((known.old - step["samples"].engine_logprobs) * known.there).sum(1)
+        low, high = map(math.log, mine.s.band)
+        assert min(float((products - bound).abs().min()) for bound in (low, high)) > 0.2
+        # Completions are kept, and each bound drops some.
+        assert {int(side) for side in (products > low).int() + (products > high).int()} == {0, 1, 2}
 
 
 EXACT = [cell for cell in CELLS if not cell.startswith("16-bit copies")]
