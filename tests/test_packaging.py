@@ -1,14 +1,13 @@
 """What is in the distributions, and that an installed wheel starts from the same weights as a checkout, anywhere."""
 
 import json
-import os
 import subprocess
-import sys
 import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+from command_line import run_cli, run_python
 from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 from small_runs import untimed
@@ -55,30 +54,38 @@ def test_the_wheel_has_the_package_with_its_configs_and_base_policies(wheel: Pat
     assert sum(name.startswith("dapo_lit/base_policies/") and name.endswith(".safetensors") for name in own) == 7
 
 
-def started(folder: Path, package: Path) -> tuple[dict[str, object], list[dict[str, object]]]:
-    """run.json and rows of two small steps of the main job, trained in `folder` by the package in `package`."""
-    command = [
-        sys.executable, "-m", "dapo_lit.train", "+experiment=dapo", "+regime=joint", "budget.steps=2",
-        "algorithm.num_prompts=4", "algorithm.minibatch_prompts=2", "task.num_heldout=8", "evaluation.samples=1",
-        "preflight=false",
-    ]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": str(package), "DAPO_LIT_CACHE": str(folder / "cache")}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+def started(
+    folder: Path, package: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> tuple[dict[str, object], list[dict[str, object]]]:
+    """run.json and rows of two small steps of the main job, trained in `folder`.
+
+    package: folder of the package; None: the checkout's, by a process that has imported it already.
+    """
+    overrides = (
+        "+experiment=dapo", "+regime=joint", "budget.steps=2", "algorithm.num_prompts=4",
+        "algorithm.minibatch_prompts=2", "task.num_heldout=8", "evaluation.samples=1", "preflight=false",
+    )  # fmt: skip
+    monkeypatch.setenv("DAPO_LIT_CACHE", str(folder / "cache"))
+    if package:
+        monkeypatch.setenv("PYTHONPATH", str(package))
+    done = (run_python if package else run_cli)(*overrides, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert not (folder / "cache").exists()  # nothing was pre-trained
     run = folder / "runs" / "dapo" / "dapo" / "seed_0"
     return json.loads((run / "run.json").read_text()), untimed(run)
 
 
-def test_a_command_gives_the_same_bits_in_the_checkout_elsewhere_and_from_a_wheel(wheel: Path, tmp_path: Path) -> None:
+def test_a_command_gives_the_same_bits_in_the_checkout_elsewhere_and_from_a_wheel(
+    wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With folders of base policies near it that a search would find."""
     decoy = tmp_path / "elsewhere" / "experiments" / "bases" / "decoy"
     for shipped in (ROOT / "dapo_lit" / "base_policies").glob("base-*"):
         (decoy / shipped.name).mkdir(parents=True)
         (decoy / shipped.name / "model.safetensors").write_bytes(b"other weights")
     (tmp_path / "empty").mkdir()
-    record, rows = started(tmp_path / "elsewhere", ROOT)
-    other, from_wheel = started(tmp_path / "empty", wheel)
+    record, rows = started(tmp_path / "elsewhere", None, monkeypatch)
+    other, from_wheel = started(tmp_path / "empty", wheel, monkeypatch)
     assert from_wheel == rows
     assert len(rows) == 3
     assert record["code_hash"] == other["code_hash"]

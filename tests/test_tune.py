@@ -135,16 +135,16 @@ def test_the_whole_way_with_runs_of_seconds(tmp_path, monkeypatch, capsys):
     keys = ("+experiment=four_sums", "algorithm.num_prompts=4", "algorithm.minibatch_prompts=2", "budget.steps=2",
             "evaluation.samples=2", "evaluation.final_samples=2")  # fmt: skip
     out = tmp_path / "tuned"
-    given = [str(out), "--hours", "1", "--pairs", "2", "--workers", "2", "--only", "clip-higher", "--check", "0", *keys]
+    given = [str(out), "--hours", "1", "--pairs", "1", "--workers", "2", "--only", "clip-higher", "--check", "0", *keys]
     assert tune.main(given) == 0
     page = (out / "page.md").read_text()
-    assert "| clip-higher | naive_grpo | 2 |" in page
+    assert "| clip-higher | naive_grpo | 1 |" in page
     trained = re.search(r"```\n(python .*)\n```", page)
     assert trained is not None
     assert shlex.split(trained[1])[:3] == ["python", "-m", "dapo_lit.train"]
-    assert len(tune.rows(out / "cells.jsonl")) == 4
+    assert len(tune.rows(out / "cells.jsonl")) == 2
     monkeypatch.setattr(sys, "executable", "/nowhere/python")  # nothing is run again
     assert tune.main(given) == 0
     assert (out / "page.md").read_text() == page
     result = json.loads((out / "result.json").read_text())
-    assert (result["rule"], result["start"], result["runs"], result["check"]) == ("decide", "naive_grpo", 4, None)
+    assert (result["rule"], result["start"], result["runs"], result["check"]) == ("decide", "naive_grpo", 2, None)

@@ -163,12 +163,18 @@ def calibrated(regime: str, technique: str, shown: str) -> str:
     raise SystemExit(f"a calibration has extreme, d, placebo and admitted, not {shown}")
 
 
+@cache
+def key_of_costs(study: str) -> str | None:
+    """The metric on which budgets of a study are compared; None if no metric is measured at every step."""
+    return per_step_metric(cells(study), primary_metric(cells(study)))
+
+
 def cost(study: str, words: str | Contrast, shown: str) -> str:
     """Tokens of a comparison: `used`, with over without, or `needed` to the level that the control ends on."""
     runs, one = cells(study), contrast(study, words) if isinstance(words, str) else words
     if shown == "used":
         return f"x{ratio(study, one):.2f}"
-    key = per_step_metric(runs, primary_metric(runs))
+    key = key_of_costs(study)
     needed = costs(runs, one, key)["tokens_generated"].needed if key else None
     if needed is None or needed.never == needed.pairs:
         return "no pair gets there" if needed else "–"

@@ -56,19 +56,11 @@ def measured(run: Run, key: str, axis: str) -> Measured:
     series = run.series(key)
     spent = run.metrics.index.to_series() if axis == "step" else run.series(axis)
     after = 0 if key.startswith("eval/") else 1
-    repeats = _first_repeat(run) if after else np.inf
-    steps = np.array([s for s in series.index if s < repeats and s - after in spent.index], dtype=int)
-    return Measured(steps - after, spent.loc[steps - after].to_numpy(float), series.loc[steps].to_numpy(float))
-
-
-def _first_repeat(run: Run) -> float:
-    """The first step whose rollouts need more problems than there are; withdrawn groups are asked again, not new."""
-    problems = (run.record.get("problems") or {}).get("train")
-    groups = run.series("sampling/groups_generated")
-    if not problems or groups.empty:
-        return np.inf
-    visited = (groups - run.series("sampling/groups_surplus").reindex(groups.index, fill_value=0)).cumsum()
-    return float(min(visited.index[visited > problems], default=np.inf))
+    steps = series.index.to_numpy(int)
+    # Arrays instead of `.loc`: a page of a study asks for this thousands of times.
+    at = spent.index.get_indexer(series.index - after)
+    kept = (at >= 0) & (steps < (run.first_repeat if after else np.inf))
+    return Measured(steps[kept] - after, spent.to_numpy(float)[at[kept]], series.to_numpy(float)[kept])
 
 
 def rising(curve: Measured) -> Measured:

@@ -113,6 +113,16 @@ class Run:
     def _series(self) -> dict[str, pd.Series]:
         return {}
 
+    @cached_property
+    def first_repeat(self) -> float:
+        """First step whose rollouts need more problems than there are; withdrawn groups are asked again, not new."""
+        problems = (self.record.get("problems") or {}).get("train")
+        groups = self.series("sampling/groups_generated")
+        if not problems or groups.empty:
+            return float("inf")
+        visited = (groups - self.series("sampling/groups_surplus").reindex(groups.index, fill_value=0)).cumsum()
+        return float(min(visited.index[visited > problems], default=float("inf")))
+
     def has_nonfinite(self, key: str) -> bool:
         """True if a metric was NaN or infinite at some step; such a run is listed as unhealthy and not averaged."""
         return key in self.not_finite
