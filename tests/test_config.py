@@ -34,8 +34,9 @@ DIFFERS = {
 }
 """The keys in which an experiment may differ from the default run."""
 ANOTHER_TASK = {
-    "chain_sum_rare", "four_sums", "hf", "smollm2_arithmetic", "smollm2_gsm8k", "string_programs", "paper_qwen2_5_32b",
-    "qwen2_5_0_5b_gsm8k", "qwen2_5_7b_dapo_math", "qwen2_5_7b_lora", "verl_qwen2_5_32b",
+    "chain_sum_rare", "four_sums", "hf", "smollm2_arithmetic", "smollm2_calculator", "smollm2_gsm8k",
+    "string_programs", "paper_qwen2_5_32b", "qwen2_5_0_5b_gsm8k", "qwen2_5_7b_dapo_math", "qwen2_5_7b_lora",
+    "verl_qwen2_5_32b",
 }  # fmt: skip
 """Experiments with a task and a size of their own."""
 

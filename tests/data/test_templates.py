@@ -8,7 +8,9 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from dapo_lit.data.templates import PromptTemplate, check_agreement
+from dapo_lit.environments.tools import calculator
 from dapo_lit.policy.base import EOS, character_tokenizer
+from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.tasks.arithmetic import WORKED_EXAMPLES
 
 
@@ -43,6 +45,15 @@ def test_the_worked_sums_are_right_and_are_the_ones_the_task_leaves_out():
         terms = [int(term) for term in question["content"].removeprefix("What is ").removesuffix("?").split(" + ")]
         assert tuple(sorted(terms)) in WORKED_EXAMPLES
         assert answer["content"].splitlines()[-1] == f"Answer: {sum(terms)}"
+
+
+def test_what_the_calculator_says_in_the_worked_sum_is_what_it_would_say():
+    direct, asking = PromptTemplate.load("arithmetic_chat"), PromptTemplate.load("calculator_chat")
+    words = [message["content"] for message in asking.messages]
+    assert {words[0], words[2]} == {message["content"] for message in direct.messages[:-1] if message["role"] == "user"}
+    assert words[1] in [message["content"] for message in direct.messages]
+    assert words[4] == calculator(RewardProblem("", "", ""), [words[3]])
+    assert words[5] == f"Answer: {words[4]}"
 
 
 @pytest.fixture
