@@ -143,12 +143,13 @@ class Recorder(Callback):
         passed = sum(tokens >= mark for mark in marks)
         # As the last evaluation is, which a mark's is compared with.
         final = trainer.should_stop or passed > self.marks_passed
-        self.marks_passed = passed
         # Always at the end, so that every run has a final value whatever `every` is.
         due = final or bool(every and module.counters.step % every == 0)
         # A fork is compared on its rollouts.
         evaluates = due and self.config.fork is None
         self._write(trainer.datamodule, module, row, evaluates, final=final)
+        # Not before: a run that ends in the evaluation makes it when it is resumed.
+        self.marks_passed = passed
         module.row = None
 
     def _write(

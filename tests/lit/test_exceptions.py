@@ -166,6 +166,21 @@ def test_a_resumed_run_whose_budget_is_spent_makes_the_last_evaluation_and_no_fu
     assert (tmp_path / RUN.parent / "seed_0.replaced_1" / "metrics.jsonl").read_bytes() == before
 
 
+def test_an_evaluation_at_a_number_of_tokens_that_an_error_ends_is_made_by_the_resumed_run(
+    tmp_path, compose, monkeypatch
+):
+    settings = (
+        *SETTINGS, "budget.steps=2", "evaluation.every=0", "evaluation.at_tokens=[1]", f"runs_dir={tmp_path}",
+    )  # fmt: skip
+    with monkeypatch.context() as patch:
+        evaluation(1, GONE)(patch)
+        with pytest.raises(RuntimeError, match="gone"):
+            train(compose(*settings), [])
+    train(compose(*settings, "resume=true"), [])
+    evaluated = [row["step"] for row in untimed(tmp_path / RUN) if any(key.startswith("eval/") for key in row)]
+    assert evaluated == [0, 1, 2]
+
+
 def test_engine_and_verifier_are_closed_and_a_fault_of_that_does_not_hide_what_ended_the_run(
     compose, monkeypatch, capsys
 ):
