@@ -20,6 +20,7 @@ from torch import Tensor
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import (
+    EngineError,
     PartialSample,
     RolloutEngine,
     Sample,
@@ -125,6 +126,7 @@ class EpisodeStream:
         self._requests: dict[SampleKey, SampleRequest] = {}  # as they were asked for
         # Episodes whose environment is asked, by a ticket: the answer to one that is withdrawn finds none.
         self._asking: dict[tuple[SampleKey, int], Sample] = {}
+        self._failure: Exception | None = None  # of the environment, on the rank that asks it
 
     @property
     def pending(self) -> int:
@@ -169,9 +171,19 @@ class EpisodeStream:
             return []
         ranks = self._engine.ranks
         # Ranks that share an engine make the same calls of it; asked by each, an answer could be late on one of them.
-        found = ranks.from_leader(self._answers() if ranks.leads_engine else {})
+        found, failure = ranks.from_leader(self._answers_or_error() if ranks.leads_engine else ({}, None))
+        if failure is not None:
+            raise self._failure or EngineError(f"the environment on another rank: {failure}")
         ready = [ticket for ticket in self._asking if ticket in found]
         return [(self._asking.pop(ticket), found[ticket]) for ticket in ready]
+
+    def _answers_or_error(self) -> tuple[dict[Hashable, Answer], str | None]:
+        """With the words of what failed: raised here alone, it would leave the other ranks of the engine waiting."""
+        try:
+            return self._answers(), None
+        except Exception as error:
+            self._failure = error
+            return {}, f"{type(error).__name__}: {error}"
 
     def _answers(self) -> dict[Hashable, Answer]:
         """The answers that are there, by ticket; waits for one where nothing else is to be done."""

@@ -282,3 +282,22 @@ def test_of_ranks_that_share_an_engine_the_first_asks_and_all_go_on_alike():
     one, other = on_ranks(2, on_rank, per_engine=2)
     assert one == other
     assert_same({s.key: s for s in one}, episodes())
+
+
+def test_an_environment_that_cannot_go_on_ends_all_ranks_that_share_its_engine():
+    class Broken(Delayed):
+        def answers(self, wait_s: float = 0.0) -> list[Any]:
+            raise RuntimeError("its processes are gone")
+
+    def on_rank(ranks: ThreadRanks) -> tuple[str, bool]:
+        made = engine(Broken(reply, 3))
+        made.sampler.__class__, made.ranks = _Ready, ranks
+        with pytest.raises(RuntimeError) as ended:
+            list(made.generate(REQUESTS, SAMPLING))
+        # What the ranks do together next is one exchange for both.
+        return str(ended.value), ranks.any_of_engine(True)
+
+    (first, one), (second, other) = on_ranks(2, on_rank, per_engine=2)
+    assert first == "its processes are gone"
+    assert first in second
+    assert one is other is True
