@@ -154,6 +154,7 @@ def test_the_same_command_again_runs_nothing_and_finds_the_same(folder):
         (("fork.run=runs/four_sums/dapo/seed_7",), "config.yaml"),
         (("fork.steps=[2,3]",), "replay.record"),
         (("fork.steps=[4]", "fork.horizon=4"), "fork.horizon"),
+        (("fork.steps=[2]", "study.pilot=true"), "study.pilot"),
         (("algorithm.optimizer.lr=1e-4",), "algorithm.optimizer.lr"),
         (("+regime=joint",), "regime"),
         (("trainer.strategy=fsdp",), "trainer.strategy"),

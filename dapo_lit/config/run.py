@@ -116,6 +116,8 @@ class Config(Section):
                 f"fork.horizon goes to step {self.last_step}, which is after the run's last, "
                 f"budget.steps={self.budget.steps}; take {self.last_step - self.budget.steps} fewer"
             )
+        if self.fork and self.study and self.study.pilot:
+            yield "study.pilot: a fork needs no commit and is no pilot; leave it out"
         cache, limit = self.algorithm.overlong.cache_tokens, self.task.max_response_tokens
         if cache >= limit:
             yield (
