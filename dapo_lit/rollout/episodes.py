@@ -13,6 +13,7 @@ is drawn again, and the question is asked again.
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,8 @@ class EpisodeEngine(RolloutEngine):
         self._sampler = sampler
         self.environment, self.limits, self.problems = environment, limits, problems
         self.encode, self.decode, self.ranks = encode, decode, ranks
+        self.questions = count()
+        """Numbers the questions of all streams: a late answer to a withdrawn one is not that of its repetition."""
 
     def __getattribute__(self, name: str) -> Any:
         # Those of the engine: attributes of the class RolloutEngine would hide them from `__getattr__`.
@@ -157,7 +160,7 @@ class EpisodeStream:
 
     def _ask(self, sample: Sample) -> None:
         engine = self._engine
-        ticket = sample.key, len(sample.response_ids)
+        ticket = sample.key, next(engine.questions)
         self._asking[ticket] = sample
         if not engine.ranks.leads_engine:
             return

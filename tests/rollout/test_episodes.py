@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -301,3 +302,31 @@ def test_an_environment_that_cannot_go_on_ends_all_ranks_that_share_its_engine()
     assert first == "its processes are gone"
     assert first in second
     assert one is other is True
+
+
+def test_a_late_answer_to_a_withdrawn_question_is_not_that_to_the_same_question_asked_again():
+    class Late(Tool):
+        asked: tuple[Any, ...] = ()
+        ready: tuple[Any, ...] = ()
+
+        def ask(self, ticket: Any, *given: Any) -> None:
+            self.asked += (ticket,)
+
+        def answers(self, wait_s: float = 0.0) -> list[Any]:
+            ready, self.ready = self.ready, ()
+            return [(ticket, Answer(error="reached its deadline")) for ticket in ready]
+
+    environment = Late(reply)
+    made = engine(environment)
+    made.sampler.__class__ = _Ready
+    partials: dict[SampleKey, Any] = {}
+    for again in (False, True):
+        stream = made.open(SAMPLING)
+        stream.submit([replace(r, partial=partials.get(r.key, r.partial)) for r in REQUESTS])
+        before, environment.asked = environment.asked, ()
+        for _ in range(12):
+            stream.step()
+        environment.ready = before
+        assert not any(sample.ended_by == "failed" for sample in stream.step())
+        assert not again or {key for key, *_ in before} & {key for key, *_ in environment.asked}
+        partials = stream.withdraw([r.key for r in REQUESTS])
