@@ -30,7 +30,7 @@ install: $(READY)  ## create .venv with the pinned dependencies
 train: $(READY)  ## train DAPO on sums in the regime `joint`: a policy of 0.5M parameters, minutes on two cores
 	$(BIN)/python -m dapo_lit.train +experiment=dapo +regime=joint 'replay.record=[4,8]' logger.rollouts_every=1 $(ARGS)
 
-test: $(READY)  ## run the tests: five minutes on two cores
+test: $(READY)  ## run the tests: ten minutes on two cores
 	$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
 
 test-fast: $(READY)  ## the tests that take a minute in all

@@ -208,7 +208,7 @@ def policy_losses(
             raise ValueError(s.loss)
     if s.top_frac < 1:  # forking tokens, arXiv 2506.01939, section 5
         least = entropy[mask].topk(max(1, round(s.top_frac * int(mask.sum())))).values[-1]
-        loss = torch.where(entropy >= least, loss, 0.0)
+        loss = torch.where(entropy >= least - 3e-6, loss, 0.0)  # tokens after the same tokens are ties
     return loss
 
 

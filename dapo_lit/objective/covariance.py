@@ -91,11 +91,16 @@ def top_entropy(loss: PolicyLoss, *, frac: float) -> PolicyLoss:
     return restricted
 
 
+TIED = 3e-6
+"""Nats by which float32 can tell apart entropies that are the same: about ten times the last bit of one."""
+
+
 def top_entropy_mask(entropy: Float[Tensor, "n"], mask: Bool[Tensor, "n"], *, frac: float) -> Bool[Tensor, "n"]:
     """True at the share `frac` of the tokens in `mask` with the highest entropy, by the mini-batch's threshold.
 
     The denominator stays the number of all tokens, as in the paper's equation; its main result has a share of 0.2. All
-    tokens at exactly the threshold are kept, so ties can make them more than `frac`.
+    tokens at the threshold are kept, so ties can make them more than `frac`: the first tokens of a prompt's responses
+    have one entropy, and its last bits differ between micro-batches (`TIED`).
 
     >>> top_entropy_mask(torch.tensor([0.1, 2.0, 0.0, 1.0, 3.0]), torch.tensor([True] * 4 + [False]), frac=0.5)
     tensor([False,  True, False,  True, False])
@@ -104,4 +109,4 @@ def top_entropy_mask(entropy: Float[Tensor, "n"], mask: Bool[Tensor, "n"], *, fr
         return mask
     candidates = entropy[mask].detach()
     count = max(1, round(frac * len(candidates)))
-    return mask & (entropy.detach() >= torch.topk(candidates, count).values[-1])
+    return mask & (entropy.detach() >= torch.topk(candidates, count).values[-1] - TIED)

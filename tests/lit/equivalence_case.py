@@ -58,12 +58,13 @@ VARIANTS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "plain": ((), {}),
     "prefixes": (("trainer.shared_prompt=prefixes",), {}),
     "lora": (("policy.lora={rank: 4, alpha: 32}",), {"lora_scale": 8.0}),
-    "ahead": (("rollout.steps_ahead=1", "budget.steps=3"), {}),
+    "ahead": (("rollout.steps_ahead=1", "budget.steps=3", "reward.function=wiring_rewards.even"), {}),
     "correction": (("algorithm.correction.kind=tis",), {"correction": "tis"}),
     "turns": ((), {}),
     "turns and prefixes": (("trainer.shared_prompt=prefixes",), {}),
 }
-"""What is changed of every algorithm -> (overrides, the same for the reference). Steps ahead sample with the engine.
+"""What is changed of every algorithm -> (overrides, the same for the reference). Steps ahead sample with the engine,
+whose answers are all wrong: a function judges them, or whitening would divide rounding by rounding.
 Under `turns` the script has tokens of an environment among those of the policy."""
 SOFT, OFF = Settings(cache=4), Settings(high=0.2, denominator="sample")
 CRITIC = ("algorithm=ppo", "algorithm.critic.warmup_steps=0", f"algorithm.critic.lr={LR}", "algorithm.kl.beta=0.5")

@@ -97,3 +97,8 @@ def test_a_fifth_of_the_tokens_has_the_highest_entropy() -> None:
     assert not (kept & ~mask).any()
     assert entropy[kept].min() > entropy[mask & ~kept].max()
     assert torch.equal(top_entropy_mask(entropy, mask, frac=1.0), mask)
+
+
+def test_entropies_that_only_rounding_tells_apart_are_kept_together() -> None:
+    entropy = torch.tensor([3.0, 2.0, 2.0 - 5e-7, 2.0 + 5e-7, 1.9999])
+    assert top_entropy_mask(entropy, torch.ones(5, dtype=torch.bool), frac=0.4).tolist() == [True] * 4 + [False]
