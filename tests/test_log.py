@@ -2,10 +2,12 @@
 
 import ast
 import logging
+import sys
 
 import pytest
 from test_rooms import FILES, PACKAGE
 
+from dapo_lit.cli.command import in_hydra
 from dapo_lit.log import log
 from dapo_lit.preflight.table import Finding, run_checks
 
@@ -45,3 +47,12 @@ def test_a_program_silences_what_it_does_not_want(capsys, monkeypatch, level, sa
     run_checks({"rule": lambda: Finding("fits", warnings=("but not well",))})
     assert capsys.readouterr().out == said
     logging.getLogger("dapo_lit").setLevel("INFO")
+
+
+def test_hydra_leaves_the_logger_on(monkeypatch, capsys):
+    """A multirun is Hydra's, which sets up logging by its own config: the checks of its runs are shown as well."""
+    monkeypatch.setattr(sys, "argv", ["train"])
+    assert in_hydra(lambda tree: None, ["--cfg", "job"], "config") == 0
+    capsys.readouterr()
+    run_checks({"rule": lambda: Finding("fits")})
+    assert "  rule       fits" in capsys.readouterr().out

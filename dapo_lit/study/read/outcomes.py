@@ -41,8 +41,13 @@ WORDS = {
     "optim/grad_noise": "gradient noise",
     "task/steps_frac": "responses with written steps",
     "turns/num_mean": "turns of an episode",
+    "turns/observation_tokens_mean": "tokens of the environment",
+    "turns/ended_by_environment_frac": "episodes that the environment ended",
     "turns/ended_by_turns_frac": "episodes out of turns",
+    "turns/ended_by_turn_tokens_frac": "episodes with a turn cut off",
     "turns/ended_by_tokens_frac": "episodes out of tokens",
+    "turns/ended_by_observation_tokens_frac": "episodes out of room for the environment",
+    "turns/ended_by_failed_frac": "episodes whose environment failed",
 }
 MEASURES = {
     "length_mean": "response length",
