@@ -111,14 +111,15 @@ def gone(seconds: str, wait_s: float = 5.0) -> bool:
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the kernel does not count the waiting time")
 def test_a_loaded_machine_makes_no_answer_late():
-    """Each task takes 0.6 s of a processor and, with four workers to a processor, 2.4 s of the clock."""
-    workers = 4 * len(os.sched_getaffinity(0))
-    with verifier(deadline_s=1.5, workers=workers) as loaded:
+    """Each task takes 0.6 s of a processor and, with six workers to a processor, 3.6 s of the clock. What is left of the
+    deadline is for what no count has, as when the machine itself is one of several."""
+    workers = 6 * len(os.sched_getaffinity(0))
+    with verifier(deadline_s=2.2, workers=workers) as loaded:
         loaded.score([(QUESTION, str(number)) for number in range(workers)])  # they have started
         scores = loaded.score([(QUESTION, "work")] * workers)
         slowest = max(list(loaded.service_s)[-workers:])
     assert [score.missing for score in scores] == [False] * workers
-    assert slowest > 1.5
+    assert slowest > 2.2
 
 
 def test_a_supervisor_that_is_stopped_is_replaced(obeying, monkeypatch):
