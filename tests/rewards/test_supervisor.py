@@ -111,8 +111,8 @@ def gone(seconds: str, wait_s: float = 5.0) -> bool:
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the kernel does not count the waiting time")
 def test_a_loaded_machine_makes_no_answer_late():
-    """Each task takes 0.6 s of a processor and, with six workers to a processor, 3.6 s of the clock. What is left of the
-    deadline is for what no count has, as when the machine itself is one of several."""
+    """Each task takes 0.6 s of a processor and, with six workers to a processor, 3.6 s of the clock. The rest of the
+    deadline is for time that no count has, as where the machine itself is one of several."""
     workers = 6 * len(os.sched_getaffinity(0))
     with verifier(deadline_s=2.2, workers=workers) as loaded:
         loaded.score([(QUESTION, str(number)) for number in range(workers)])  # they have started
