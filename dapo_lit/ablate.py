@@ -314,7 +314,7 @@ def probed(
             f"task.max_response_tokens. One response: {shorten(str(table['response'].iloc[0]), 160)!r}"
         )
     if mixed < FEW_MIXED:
-        print("  warning: hardly a group has both right and wrong answers, so hardly any is learned from", flush=True)
+        print("  warning: hardly any group has both right and wrong answers, and others do not teach what is right")
     return rows, algorithm
 
 

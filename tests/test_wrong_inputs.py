@@ -69,6 +69,7 @@ WRONG = [
     ("train", [SUMS, "task.template=broken.yaml"], "broken.yaml YAML"),
     ("train", [*FILE, "task.path=semicolon.csv"], "semicolon.csv ';'"),
     ("doctor", ["--jsn"], "--jsn --json"),
+    ("train", ["evaluation.at_tokens=80000"], "evaluation.at_tokens=[80000]"),
     ("evaluate", ["policy=hf", "policy.path=models/none"], "policy.path models/none"),
     ("train", [SUMS, "task.template=plian"], "plain"),
     ("train", [SUMS, "reward.function=nowhere.reward"], "'nowhere'"),

@@ -119,6 +119,8 @@ def _fault(fault: Any, schema: type[Section]) -> str:
             return f"{key}: missing; every key of its config group must have a value"
         case "value_error":  # from `faults`, or a validator in this folder
             return f"{key + ': ' if key else ''}{fault['ctx']['error']}"
+        case "tuple_type":
+            return f"{key}: a list is needed: '{key}=[{fault['input']}]'"
         case _:
             return f"{key}: {fault['msg']} (got {fault['input']!r})"
 

@@ -292,6 +292,8 @@ def main(arguments: Sequence[str]) -> int:
     options, keys = parser.parse_known_args(arguments)
     if wrong := [key for key in keys if "=" not in key or key.startswith("-")]:
         parser.error(f"{wrong[0]}: not key=value")
+    if options.bases is not None and options.bases < 1:
+        parser.error("--bases: at least one")
     # What other keys say comes later on the command line and wins.
     keys = ["policy.dtype=float32", "trainer=cpu", "evaluation.every=0", *keys]
     seeds = range(options.seed, options.seed + options.pairs)
