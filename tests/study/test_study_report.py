@@ -175,3 +175,20 @@ def test_text_from_runs_becomes_neither_html_nor_a_link(tmp_path: Path) -> None:
     page.feed((tmp_path / "x" / "report" / "report.html").read_text())
     assert page.tags.count("script") == 3
     assert page.fetched == []
+
+
+def test_evaluations_at_marks_have_a_table_of_what_the_rows_say(tmp_path: Path) -> None:
+    mark, key = 50_000, "eval/chain_sum/avg@4"
+    folder = write_study(
+        tmp_path, "pair", seeds=(0, 1), steps=12, every=3, keys={"evaluation.at_tokens": [mark, 10**9]}
+    )
+    assert report([str(folder)]) == 0
+    (row,) = json.loads((folder / "report" / "report.json").read_text())["tables"]["at_tokens"]  # none at 10^9
+
+    def first(arm: str, seed: int) -> float:
+        rows = map(json.loads, (folder / arm / f"seed_{seed}" / "metrics.jsonl").read_text().splitlines())
+        return next(row[key] for row in rows if key in row and row["tokens_generated"] >= mark)
+
+    gaps = [100 * (first("dapo", seed) - first("dapo-clip_higher", seed)) for seed in (0, 1)]
+    assert (row["comparison"], row["tokens generated"]) == ("clip-higher", "50,000")
+    assert row["difference"].split()[0] == f"{np.mean(gaps):+.1f}"
