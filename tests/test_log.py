@@ -2,6 +2,8 @@
 
 import ast
 import logging
+import signal
+import subprocess
 import sys
 
 import pytest
@@ -56,3 +58,18 @@ def test_hydra_leaves_the_logger_on(monkeypatch, capsys):
     capsys.readouterr()
     run_checks({"rule": lambda: Finding("fits")})
     assert "  rule       fits" in capsys.readouterr().out
+
+
+def test_a_program_that_asks_for_help_lives_on_when_it_writes_to_a_process_that_is_dead(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["train"])
+    before = signal.getsignal(signal.SIGPIPE)
+    assert in_hydra(lambda tree: None, ["--cfg", "job"], "config") == 0
+    assert signal.getsignal(signal.SIGPIPE) == before == signal.SIG_IGN
+
+
+def test_help_of_which_the_reader_has_enough_ends_without_a_word():
+    command = [sys.executable, "-m", "dapo_lit.train", "--help"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as helping:
+        helping.stdout.close()
+        assert helping.stderr.read() == b""
+    assert helping.returncode in (0, -signal.SIGPIPE)

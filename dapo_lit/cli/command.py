@@ -222,11 +222,25 @@ def attempt(
 def in_hydra(task: Callable[[DictConfig], None], arguments: list[str], config_name: str) -> int:
     """Lets Hydra compose and call `task`; returns 2, after one line, for overrides that do not compose."""
     sys.argv[1:] = arguments  # where Hydra reads them
-    if is_inspection(arguments):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `--help | head` ends quietly
     # Raise them: Hydra would print several lines and exit with 1.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
-    return exit_code_of(hydra.main(version_base="1.3", config_path=str(config_folder()), config_name=config_name)(task))
+    run = hydra.main(version_base="1.3", config_path=str(config_folder()), config_name=config_name)(task)
+    if not is_inspection(arguments):
+        return exit_code_of(run)
+    with ending_with_its_reader():
+        return exit_code_of(run)
+
+
+@contextmanager
+def ending_with_its_reader() -> Iterator[None]:
+    """Lets `--help | head` end the process quietly."""
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        yield
+        sys.stdout.flush()
+    finally:
+        # Whoever called this as a function lives on, and may write to reward workers that something has killed.
+        signal.signal(signal.SIGPIPE, before)
 
 
 def composition_fault(error: Exception) -> str:
