@@ -86,6 +86,11 @@ def test_the_budget_ends_it_and_another_order_offers_in_another_order(tmp_path):
     loop = made(tmp_path / "short", hours=5 / 60)
     tune.tune(loop, CHANGES, "decide", 0)
     assert loop.spent < 60 * (5 + 2 * 6)  # what was under way ends
+    for rule, most in (("decide", 3 + 2 * 6), ("one-run", 3)):
+        loop = made(tmp_path / rule)
+        loop.runs = 3
+        tune.tune(loop, CHANGES, rule, 0)
+        assert 3 <= len(loop.ran) <= most
     orders = set()
     for order in range(4):
         tune.tune(made(tmp_path / str(order)), CHANGES, "decide", order)

@@ -18,6 +18,7 @@ the only result that may be claimed.
 
 import argparse
 import json
+import math
 import os
 import random
 import subprocess
@@ -65,6 +66,8 @@ class Tuning:
     """Of processor time, of all cells."""
     seeds: Sequence[int]
     price: float | None = None
+    runs: float = math.inf
+    """The most cells, but for those of pairs that are under way."""
     bases: int | None = None
     """Base policies that the seeds of tuning share by turns; None: each seed has its own."""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -78,6 +81,10 @@ class Tuning:
     @property
     def spent(self) -> float:
         return sum(row["seconds"] for row in self.cells.values())
+
+    @property
+    def is_over(self) -> bool:
+        return self.spent >= self.seconds or len(self.cells) >= self.runs
 
     def run_all(self, wanted: Sequence[tuple[Arm, int]]) -> None:
         """Runs the cells that are not there yet, some at a time."""
@@ -165,7 +172,7 @@ def by_decide(loop: Tuning, name: str, new: Arm, old: Arm) -> dict[str, Any] | N
     file, wanted = loop.out / "ledger.jsonl", FIRST_PAIRS
     known = {row["pair"] for row in rows(file) if row["change"] == name}
     while True:
-        if loop.spent >= loop.seconds:
+        if loop.is_over:
             return None
         seeds = loop.seeds[:wanted]
         loop.run_all([(arm, seed) for seed in seeds for arm in (new, old)])
@@ -184,7 +191,7 @@ def by_decide(loop: Tuning, name: str, new: Arm, old: Arm) -> dict[str, Any] | N
 
 def by_one_run(loop: Tuning, name: str, new: Arm, old: Arm) -> dict[str, Any] | None:
     """Keeps the change if its one run, on a seed that nothing has used, is higher than the incumbent's."""
-    if loop.spent >= loop.seconds:
+    if loop.is_over:
         return None
     incumbent = next((seed for arm, seed in loop.cells if arm == old.name), None)
     if incumbent is None:
@@ -279,7 +286,9 @@ def main(arguments: Sequence[str]) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("out", type=Path, help="the folder of runs, ledger and page")
-    parser.add_argument("--hours", type=float, required=True, help="of processor time for tuning; cells under way end")
+    budget = parser.add_mutually_exclusive_group(required=True)
+    budget.add_argument("--hours", type=float, default=math.inf, help="of processor time; cells under way end")
+    budget.add_argument("--runs", type=float, default=math.inf, help="the same on a slow and a fast machine")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) // 2))
     parser.add_argument("--pairs", type=int, default=12, help="the most pairs of a change")
     parser.add_argument("--price", type=float, help="of a minute of processor time, in accuracy (0.001 is 0.1 points)")
@@ -297,7 +306,8 @@ def main(arguments: Sequence[str]) -> int:
     # What other keys say comes later on the command line and wins.
     keys = ["policy.dtype=float32", "trainer=cpu", "evaluation.every=0", *keys]
     seeds = range(options.seed, options.seed + options.pairs)
-    loop = Tuning(options.out, keys, options.workers, 3600 * options.hours, seeds, options.price, options.bases)
+    seconds = 3600 * options.hours
+    loop = Tuning(options.out, keys, options.workers, seconds, seeds, options.price, options.runs, options.bases)
     changes = {name: CHANGES[name] for name in options.only or CHANGES}
     start, end = arm_of({}), arm_of(tune(loop, changes, options.rule, options.order))
     tuned_s = sum(row["seconds"] for row in loop.cells.values() if row["seed"] < CHECK_SEEDS)
