@@ -166,7 +166,10 @@ class EpisodeStream:
             return
         # The text of a turn is that of its tokens: marked as an episode's, whose turns are told apart.
         problem = asked(engine.problems[sample.key.problem_id], replace(sample, ended_by="turns"), engine.decode)
-        engine.environment.ask(ticket, problem, problem.turns)
+        try:
+            engine.environment.ask(ticket, problem, problem.turns)
+        except Exception as error:
+            self._failure = error  # raised once all ranks of the engine are there
 
     def _answered(self) -> list[tuple[Sample, Answer]]:
         """Episodes whose environment has answered, in the order in which it was asked."""
@@ -182,11 +185,12 @@ class EpisodeStream:
 
     def _answers_or_error(self) -> tuple[dict[Hashable, Answer], str | None]:
         """With the words of what failed: raised here alone, it would leave the other ranks of the engine waiting."""
-        try:
-            return self._answers(), None
-        except Exception as error:
-            self._failure = error
-            return {}, f"{type(error).__name__}: {error}"
+        if self._failure is None:
+            try:
+                return self._answers(), None
+            except Exception as error:
+                self._failure = error
+        return {}, f"{type(self._failure).__name__}: {self._failure}"
 
     def _answers(self) -> dict[Hashable, Answer]:
         """The answers that are there, by ticket; waits for one where nothing else is to be done."""
@@ -206,15 +210,15 @@ class EpisodeStream:
         if answer.observation is None:
             return [self._end(sample, "environment")]
         limits, so_far = self._engine.limits, len(sample.response_ids)
-        seen = sample.observations.followed_by(self._engine.encode(answer.observation), so_far)
-        if len(seen) == len(sample.observations):
-            error = f"no token of the policy's vocabulary is in {answer.observation[:60]!r}"
-            return [replace(self._end(sample, "failed"), failure=f"the environment's answer: {error}")]
         # What the policy would not answer to is left out: the last token of an episode is the policy's.
         if num_turns(sample) >= limits.turns:
             return [self._end(sample, "turns")]
         if so_far >= self._sampling.max_response_tokens:
             return [self._end(sample, "tokens")]
+        seen = sample.observations.followed_by(self._engine.encode(answer.observation), so_far)
+        if len(seen) == len(sample.observations):
+            error = f"no token of the policy's vocabulary is in {answer.observation[:60]!r}"
+            return [replace(self._end(sample, "failed"), failure=f"the environment's answer: {error}")]
         if len(seen) > limits.observation_tokens:
             return [self._end(sample, "observation_tokens")]
         partial = PartialSample(sample.response_ids, sample.rollout_logprobs, sample.versions, seen)

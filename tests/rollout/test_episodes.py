@@ -237,6 +237,10 @@ def test_every_end_has_its_name_and_every_limit_is_kept():
             assert not sample.finished
             ends.add("failed")
     assert ends == set(ENDS)
+    # Where the limit ends it, what was said is not looked at.
+    last = episodes(environment=Tool(failing), limits=TurnLimits(2, None, 12)).values()
+    assert "failed" not in {sample.ended_by for sample in last}
+    assert "turns" in {sample.ended_by for sample in last}
 
 
 def test_a_failed_environment_ends_its_episode_and_no_other():
@@ -285,10 +289,14 @@ def test_of_ranks_that_share_an_engine_the_first_asks_and_all_go_on_alike():
     assert_same({s.key: s for s in one}, episodes())
 
 
-def test_an_environment_that_cannot_go_on_ends_all_ranks_that_share_its_engine():
-    class Broken(Delayed):
-        def answers(self, wait_s: float = 0.0) -> list[Any]:
-            raise RuntimeError("its processes are gone")
+@pytest.mark.parametrize("call", ["ask", "answers"])
+def test_an_environment_that_cannot_go_on_ends_all_ranks_that_share_its_engine(call):
+    class Broken(Delayed): ...
+
+    def gone(*given: Any) -> Any:
+        raise RuntimeError("its processes are gone")
+
+    setattr(Broken, call, gone)
 
     def on_rank(ranks: ThreadRanks) -> tuple[str, bool]:
         made = engine(Broken(reply, 3))

@@ -393,3 +393,12 @@ def test_every_control_has_a_name_is_reached_by_tab_and_shows_its_focus(page: Br
     names = [(node["role"]["value"], node["name"]["value"].strip()) for node in nodes]
     assert {role for role, _ in names} >= roles
     assert [role for role, name in names if role in roles and not name] == []
+
+
+def test_an_episode_of_more_turns_than_a_page_shows_letters_stays_short(tmp_path: Path) -> None:
+    turns = ["so 37*48="] * (explore.RESPONSE + 1)
+    row = {"response": "", "turns": turns, "observations": turns[1:], "response_ids": [1]}
+    write_table(tmp_path / "step_000001.parquet", pd.DataFrame([row]))
+    (shown,) = explore._table(tmp_path / "step_000001.parquet")["rows"]
+    assert len(shown["response"]) == 2 * len(turns) - 1
+    assert {len(piece) for piece in shown["response"]} == {6}

@@ -112,7 +112,7 @@ def _table(file: Path) -> dict[str, Any]:
     characters = 0
     for row in every:
         pieces = [str(row["response"])] if row.get("turns") is None else _by_turns(row)
-        pieces = [_shortened(piece, RESPONSE // len(pieces)) for piece in pieces]
+        pieces = [_shortened(piece, max(1, RESPONSE // len(pieces))) for piece in pieces]
         characters += sum(map(len, pieces))
         if rows and characters > CHARACTERS:
             break
