@@ -47,11 +47,11 @@ sweeps: $(READY)  ## the whole equivalence matrix; kill and stop a run of second
 	DAPO_LIT_MATRIX=1 $(BIN)/python -m pytest -q -n 2 tests/test_committed_cell.py tests/preflight/test_policy_check.py tests/policy/test_compiled.py tests/test_one_file.py tests/test_train.py tests/test_plan.py $(ARGS)
 	DAPO_LIT_MATRIX=1 $(BIN)/python -m pytest -q -n 2 tests/study/test_damaged_logs.py tests/study/test_damaged_studies.py tests/runs/test_damaged_folders.py
 
-$(PARITY)/.ready: requirements.lock requirements.peers.lock
+# what the project has is read from its own environment, and is not installed a second time
+$(PARITY)/.ready: $(READY) requirements.peers.lock
 	test -x $(PARITY)/bin/python || $(PYTHON) -m venv $(PARITY)
-	@echo "installing torch 2.13.0, the versions in requirements.lock, then verl and TRL (several minutes)"
-	$(PARITY)/bin/pip install -q --disable-pip-version-check torch==2.13.0
-	$(PARITY)/bin/pip install -q --disable-pip-version-check -r requirements.lock
+	@echo "installing verl and TRL beside $(VENV)"
+	$(BIN)/python -c "import site; print(site.getsitepackages()[0])" > "$$($(PARITY)/bin/python -c 'import site; print(site.getsitepackages()[0])')/project.pth"
 	$(PARITY)/bin/pip install -q --disable-pip-version-check --no-deps -r requirements.peers.lock
 	@touch $@
 
