@@ -165,7 +165,7 @@ def loggers() -> Iterator[Finding]:
         try:
             yield Finding(name, version(name))
         except PackageNotFoundError:
-            yield Finding(name, "not installed", "optional", f"logger={name}: pip install 'dapo_lit[{name}]'")
+            yield Finding(name, "not installed", "optional", f"logger={name}: pip install {name}")
 
 
 def _has_wandb_key() -> bool:

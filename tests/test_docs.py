@@ -17,6 +17,7 @@ from dapo_lit.cli.overrides import check_overrides, written_out
 from dapo_lit.config import config_folder, parse
 from dapo_lit.config.identity import kinds
 from dapo_lit.config.parsing import NONE, key_for
+from dapo_lit.config.shipped import known_choices
 from dapo_lit.rollout.collect import ExhaustedError
 from dapo_lit.train import train
 
@@ -141,6 +142,12 @@ def test_every_quoted_command_composes(name, command):
     tree = tree_of(single, config_name)
     if module == "dapo_lit.train":
         parse(resolved(tree))
+
+
+def test_the_page_of_studies_lists_every_study():
+    table = (ROOT / "docs/studies.md").read_text(encoding="utf-8").split("| `+study=` |")[1].split("\n\n")[0]
+    listed = {name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert set(known_choices("study")) <= listed
 
 
 def test_the_page_for_other_trainers_and_the_hints_on_their_keys_agree():

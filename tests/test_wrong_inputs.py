@@ -104,9 +104,9 @@ WRONG = [
     ("__main__", ["trian"], "trian train"),
 ]  # fmt: skip
 if find_spec("hydra_plugins.hydra_submitit_launcher") is None:
-    WRONG.append(("train", ["-m", "hydra/launcher=submitit_slurm", "seed=0,1"], "'.[sweep]'"))
+    WRONG.append(("train", ["-m", "hydra/launcher=submitit_slurm", "seed=0,1"], "hydra-submitit-launcher"))
 if find_spec("tensorboard") is None:
-    WRONG.append(("train", [SUMS, "logger=tensorboard"], "'dapo_lit[tensorboard]'"))
+    WRONG.append(("train", [SUMS, "logger=tensorboard"], "pip install tensorboard"))
 
 
 @pytest.fixture(scope="module")

@@ -246,7 +246,7 @@ def ending_with_its_reader() -> Iterator[None]:
 def composition_fault(error: Exception) -> str:
     """Hydra's message about an override, in one line."""
     if "'hydra/launcher/" in str(error):
-        return "hydra/launcher: this launcher needs a library: pip install -e '.[sweep]'"
+        return "hydra/launcher: needs a library: pip install hydra-submitit-launcher hydra-joblib-launcher"
     # Hydra says which key but not what to do.
     absent = re.match(r"Could not override '([\w.]+)'", str(error))
     if absent is None:

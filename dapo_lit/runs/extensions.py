@@ -11,7 +11,7 @@ from dapo_lit.config import ConfigError
 from dapo_lit.imports import check_given
 
 EXTRAS = {"TensorBoardLogger": "tensorboard", "MLFlowLogger": "mlflow"}
-"""Extras of this package that bring what a logger of Lightning's needs."""
+"""Library that a logger of Lightning's needs."""
 
 
 def built(key: str, settings: Mapping[str, Any], run: Path) -> Any:
@@ -32,5 +32,5 @@ def built(key: str, settings: Mapping[str, Any], run: Path) -> Any:
             cause = cause.__cause__
         extra = EXTRAS.get(target.rpartition(".")[2])
         if extra and isinstance(cause, ImportError):
-            raise ConfigError(f"logger={extra} needs a library: pip install 'dapo_lit[{extra}]'") from None
+            raise ConfigError(f"logger={extra} needs a library: pip install {extra}") from None
         raise ConfigError(f"{key}: {target}: {str(cause).splitlines()[0]}") from None

