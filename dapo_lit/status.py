@@ -9,7 +9,6 @@ Exit codes: 0 every cell is done; 3 some are not; 2 nothing can be read, with th
 
 import argparse
 import json
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,10 +17,11 @@ from typing import Any
 
 from dapo_lit.cli.arguments import CommandParser, add_json
 from dapo_lit.errors import UserError
+from dapo_lit.runs.files.atomic import write_text
 from dapo_lit.runs.files.claim import alive
 from dapo_lit.runs.files.layout import METRICS
 from dapo_lit.study.read.packed_cells import pack
-from dapo_lit.study.read.registration import FILE, read_plan
+from dapo_lit.study.read.registration import FILE, last_plan
 from dapo_lit.study.read.runs import USABLE, Run, Runs, load, packed_folders, run_folders, study_folder
 
 SCHEMA = "dapo_lit/status/1"
@@ -129,10 +129,11 @@ def pack_bases(runs: Runs, bases: Path) -> list[str]:
 
 def pack_study(runs: Runs, home: Path, folder: Path, bases: Path) -> None:
     """Adds the finished cells and their plan to `folder`, and their base policies to `bases`."""
-    before = load(folder).usable.runs if folder.is_dir() and any(folder.iterdir()) else ()
+    # Of a pack that was cut off there may be files and no cells yet.
+    before = load(folder).usable.runs if packed_folders(folder) + run_folders(folder) else ()
     written = pack(runs.usable.runs, folder, before)
     if (home / FILE).is_file() and home.resolve() != folder.resolve():
-        shutil.copy2(home / FILE, folder / FILE)
+        write_text(folder / FILE, (home / FILE).read_text(encoding="utf-8"))
     for lack in pack_bases(runs, bases):
         print(lack, file=sys.stderr)
     size = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
@@ -144,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_arguments(sys.argv[1:] if arguments is None else arguments)
     try:
         runs, home = read(options.folders)
-        plan, _ = read_plan(home)
+        plan = last_plan(home)
         cells = runs.cells(plan.arms, plan.seeds) if plan else runs.cells()
         rows = [cell(arm, seed, run) for (arm, seed), run in cells.items()]
         states = Counter(row["state"] for row in rows)

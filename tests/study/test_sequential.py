@@ -11,7 +11,7 @@ from synthetic_runs import write_run
 from dapo_lit.cli.study_launch import find_arm, prepare, study_design
 from dapo_lit.config import Config
 from dapo_lit.study.compare.contrasts import Contrast, compare
-from dapo_lit.study.compare.effects import in_order, registered_effects
+from dapo_lit.study.compare.effects import counted_values, registered_effects
 from dapo_lit.study.compare.sequential import decisions, first_rejection, interval, planned_looks, rejections
 from dapo_lit.study.designs import Arm
 from dapo_lit.study.read.registration import Family, Plan, Registered
@@ -123,5 +123,5 @@ def test_the_error_of_looks_is_kept_whichever_pair_is_late(late: int) -> None:
         seeds = [seed for seed in range(24) if seed != late]
         short = compare(contrast, {"x": dict(zip(seeds, values[seeds], strict=True)), "y": dict.fromkeys(seeds, 0.0)})
         whole = compare(contrast, {"x": dict(enumerate(values)), "y": dict.fromkeys(range(24), 0.0)})
-        assert in_order(whole, range(24)).tolist() == values.tolist()
-        assert decisions([in_order(short, range(24))], looks, 0.05) == [None]
+        assert counted_values(whole, range(24)).tolist() == values.tolist()
+        assert decisions([counted_values(short, range(24))], looks, 0.05) == [None]

@@ -6,7 +6,6 @@ verdict. Exploratory rows are the other comparisons in the primary metric, and t
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from dapo_lit.study.compare.contrasts import Contrast, Effect, by_seed, compare_
 from dapo_lit.study.compare.sequential import decisions, interval
 from dapo_lit.study.compare.statistics import Array, holm, max_t_p, per_base, standardised, t_interval, tested
 from dapo_lit.study.read.outcomes import in_words, is_outcome, scores
-from dapo_lit.study.read.registration import Family, Plan, Registered
+from dapo_lit.study.read.registration import Family, Plan, Registered, counted_seeds
 from dapo_lit.study.read.runs import Runs
 
 
@@ -29,21 +28,16 @@ def registered_effects(runs: Runs, plan: Plan | None, reference: str | None, met
                 runs, Contrast(family.name, one.label, one.technique, one.weights), one.outcome, one.steps
             )
             words = one.words + (f", steps {one.steps[0]} to {one.steps[1]}" if one.steps else "")
-            compared += [replace(effect, words=words)] if effect.seeds else []
+            # Also without a pair so far: a family that shrank would make the others' level too easy.
+            compared.append(replace(effect, words=words))
         found += _judged(family, compared, plan.stopping if plan else None, plan.seeds if plan else ())
     return found
 
 
-def in_order(effect: Effect, registered: Collection[int]) -> Array:
-    """One value a base policy, of the seeds before the first that is missing.
-
-    A seed may be late: its cell failed, or trains on another machine. A look that counted those behind it would be made
-    of other pairs than the registered ones, and might be made twice, with two verdicts.
-
-    registered: the plan's seeds; further ones follow them.
-    """
-    there = len(tuple(takewhile(effect.seeds.__contains__, sorted({*registered, *effect.seeds}))))
-    return per_base(effect.differences[:there], effect.bases[:there])
+def counted_values(effect: Effect, registered: Collection[int]) -> Array:
+    """One value a base policy, of the seeds that looks may count."""
+    places = [effect.seeds.index(seed) for seed in counted_seeds(effect.seeds, registered)]
+    return per_base([effect.differences[place] for place in places], [effect.bases[place] for place in places])
 
 
 def families_of(runs: Runs, plan: Plan | None, reference: str | None, metric: str) -> tuple[Family, ...]:
@@ -66,7 +60,7 @@ def _judged(
     """One look: Holm over exact p-values of the registered number of bases. Several: alpha is spent over them."""
     rule = stopping or {}
     units = [
-        in_order(effect, seeds) if len(rule.get("looks", ())) > 1 else per_base(effect.differences, effect.bases)
+        counted_values(effect, seeds) if len(rule.get("looks", ())) > 1 else per_base(effect.differences, effect.bases)
         for effect in compared
     ]
     looks = [int(n) for n in rule.get("looks") or [rule.get("pairs") or max(map(len, units), default=0)]]
@@ -80,13 +74,16 @@ def _judged(
     for effect, values, look, p_holm in zip(compared, units, at, adjusted, strict=True):
         reached = max((n for n in looks if n <= len(values)), default=len(values))
         estimate, p = tested(values[:reached])
-        if several and (ends := interval(values, looks)):
-            estimate = replace(estimate, low=ends[0], high=ends[1])
+        if several and len(values) >= first:
+            low, high = interval(values, looks) or (None, None)
+            estimate = replace(estimate, low=low, high=high)
         verdict = "undecided"
         if len(values) < first:
             verdict = f"at {len(values)} of {first}"
         elif look:
-            verdict = ("up" if estimate.mean > 0 else "down") + (f" at {look} of {looks[-1]}" if several else "")
+            # Later pairs may have turned the mean.
+            decided = "up" if np.mean(values[:look]) > 0 else "down"
+            verdict = f"{decided} at {look} of {looks[-1]}" if several else decided
         elif not several and family.margin and _within(values[:reached], family):
             verdict = "within the margin"
         shown = None if several or len(values) < first else p_holm

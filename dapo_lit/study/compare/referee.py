@@ -43,11 +43,14 @@ def referee(
     Raises LedgerError: a change has no run on one side and no pair.
     """
     sign = -1.0 if lower else 1.0
-    changes = [_sorted(change) for change in ledger.changes]
+    # Those of a study are in the order of its seeds, which looks count.
+    changes = [change if ledger.kind == "study" else _sorted(change) for change in ledger.changes]
     evidence = [_evidence(change, sign, ledger.source) for change in changes]
     level, looks = alpha or ledger.alpha or 0.05, ledger.looks or planned_looks(most)
     differences = [[sign * d for d in change.differences] for change in changes]
-    decided = decisions(differences, looks, level)
+    claimed = [known[: change.counted] for change, known in zip(changes, differences, strict=True)]
+    # What a family registered counts in its error, also before it has a pair.
+    decided = decisions([*claimed, *[[]] * ledger.absent], looks, level)[: len(changes)]
     rows = []
     for place, (change, each) in enumerate(zip(changes, evidence, strict=True)):
         now = belief(each, pooled(evidence, place))
@@ -57,7 +60,7 @@ def referee(
         if len(change.pairs) >= FEWEST and not any(differences[place]):
             # The model would ask for more pairs, as nothing is nearer to a tie. A change that moved no run is no tie.
             choice = Choice("discard", 0, choice.regret, choice.regret)
-        claim = _claim(differences[place], decided[place], looks)
+        claim = _claim(claimed[place], decided[place], looks)
         if purpose == "claims":
             choice = _for_claims(choice, claim, now, len(change.pairs))
         rows.append(_row(change, each, now, choice, claim, of_pair, pair_price, sign))
@@ -116,7 +119,7 @@ def _for_claims(choice: Choice, claim: dict[str, Any], now: Belief, pairs: int) 
     """Nothing is kept that cannot be claimed."""
     if claim["verdict"] != "undecided" or claim["next_look"] is None:
         return Choice("keep" if claim["verdict"] == "gain" else "discard", 0, choice.regret, choice.regret)
-    more = claim["next_look"] - pairs
+    more = max(1, claim["next_look"] - pairs)  # 1: a registered pair is missing before those that are there
     after = choice.regret - now.gain(more) if math.isfinite(choice.regret) else choice.regret
     return Choice("more", more, choice.regret, after)
 

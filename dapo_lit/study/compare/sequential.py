@@ -102,12 +102,23 @@ def decisions(comparisons: Sequence[Sequence[float] | Array], looks: Sequence[in
 
 
 def interval(values: Sequence[float] | Array, looks: Sequence[int]) -> tuple[float, float] | None:
-    """The effects that no look so far has rejected at 5 %, valid whenever a study stops. None before the first look."""
+    """The effects that no look so far has rejected at 5 %, valid whenever a study stops.
+
+    None: before the first look, and where looks contradict each other so that no effect is left.
+
+    >>> interval([0.5] * 8, [8, 12]), interval([0.5] * 4, [4, 12])  # 4 values reject nothing
+    ((0.5, 0.5), (-inf, inf))
+    """
     reached = [look for look in looks if look <= len(values)]
     if not reached:
         return None
     x = np.asarray(values, dtype=float)[: reached[-1]]
-    center, width = float(np.mean(x)), 4 * float(np.ptp(x))
+    center = _left(x, reached, looks)
+    if center is None:
+        return None
+    # Where all values are equal any distance stands for all others.
+    spread = float(np.ptp(x))
+    width = 4 * spread or 1.0
     ends = []
     for sign in (-1.0, 1.0):
         inside, outside = 0.0, width
@@ -115,5 +126,12 @@ def interval(values: Sequence[float] | Array, looks: Sequence[int]) -> tuple[flo
             middle = (inside + outside) / 2
             rejected = first_rejection(x - center - sign * middle, looks, 0.05)
             inside, outside = (inside, middle) if rejected else (middle, outside)
-        ends.append(center + sign * (outside if outside < width else np.inf))
+        ends.append(center + sign * ((outside if spread else 0.0) if outside < width else np.inf))
     return ends[0], ends[1]
+
+
+def _left(x: Array, reached: Sequence[int], looks: Sequence[int]) -> float | None:
+    """An effect that no look has rejected: the mean, or the nearest to it between the means of all looks."""
+    means = [float(np.mean(x[:look])) for look in reached]
+    between = sorted(np.linspace(min(means), max(means), 65).tolist(), key=lambda effect: abs(effect - means[-1]))
+    return next((e for e in [means[-1], *between] if not first_rejection(x - e, looks, 0.05)), None)

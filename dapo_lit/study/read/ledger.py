@@ -68,6 +68,8 @@ class Change:
     """One number for each complete pair, or for each row."""
     incomplete: int = 0
     """Pairs with one run so far."""
+    counted: int | None = None
+    """The first so many pairs count for a claim: those before a registered one that is missing; None: all."""
 
     @property
     def differences(self) -> list[float]:
@@ -89,7 +91,9 @@ class Ledger:
     """The looks that a study registered."""
     alpha: float | None = None
     registered: bool = False
-    """True: a study registered all these comparisons before its first run."""
+    """True: a study registered all these comparisons, as one family, before its first run."""
+    absent: int = 0
+    """Comparisons of that family that have no pair yet."""
     notes: tuple[str, ...] = ()
 
 

@@ -10,7 +10,7 @@ refused. The digest is the SHA-256 of the plan as canonical JSON.
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -270,6 +270,21 @@ def last_plan(folder: Path) -> Plan | None:
     """The plan as it was last registered; None where there is none."""
     entries = read_entries(folder)
     return Plan.read(entries[-1]["plan"]) if entries else None
+
+
+def counted_seeds(seeds: Collection[int], registered: Collection[int]) -> list[int]:
+    """Of the seeds that there are, those that a look may count: up to the first registered one that is missing.
+
+    A seed may be late: its cell failed, or trains on another machine. A look that counted those behind it would be made
+    of other pairs than the registered ones, and might be made twice, with two verdicts.
+
+    registered: the plan's seeds, which come first; further ones follow them.
+
+    >>> counted_seeds([0, 1, 3, 4], range(4)), counted_seeds([0, 1, 8, 9], [8, 9])
+    ([0, 1], [8, 9, 0, 1])
+    """
+    order = [*sorted(registered), *sorted({*seeds} - {*registered})]
+    return list(itertools.takewhile(seeds.__contains__, order))
 
 
 def doubts(folder: Path, runs: Sequence[Run]) -> list[str]:

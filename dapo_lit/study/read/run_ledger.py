@@ -7,7 +7,7 @@ from dapo_lit.errors import suggestion
 from dapo_lit.study.read.foreign import runs_of_logs
 from dapo_lit.study.read.ledger import RUNS_A_PAIR, Change, Ledger, Pair
 from dapo_lit.study.read.outcomes import bases, primary_metric, scores
-from dapo_lit.study.read.registration import Plan, read_plan
+from dapo_lit.study.read.registration import Plan, counted_seeds, read_plan
 from dapo_lit.study.read.run import Run, StudyError
 from dapo_lit.study.read.runs import Runs, load, study_folder
 
@@ -22,9 +22,14 @@ def ledger_of_study(folders: Sequence[Path], metric: str | None = None, referenc
     runs = load(*folders)
     plan, _ = read_plan(study_folder(folders[0]))
     key = primary_metric(runs, metric or (plan.metric if plan else None))
-    found = _ledger(runs, key, reference or (plan.reference if plan else None), ", ".join(map(str, folders)), "study")
-    notes = [*found.notes, *runs.warnings]
-    return Ledger(**{**vars(found), **_promises(plan, found), "notes": tuple(notes)})
+    control, seeds = reference or (plan.reference if plan else None), plan.seeds if plan else ()
+    found = _ledger(runs, key, control, ", ".join(map(str, folders)), "study", seeds)
+    late = [
+        f"{change.name}: a registered seed has no pair yet, and a claim counts those before it: {change.counted}"
+        for change in found.changes
+        if change.counted is not None and change.counted < len(change.pairs)
+    ]
+    return Ledger(**{**vars(found), **_promises(plan, found), "notes": (*found.notes, *late, *runs.warnings)})
 
 
 def ledger_of_logs(
@@ -42,12 +47,23 @@ def _promises(plan: Plan | None, found: Ledger) -> Mapping[str, object]:
         return {}
     stopping = plan.stopping or {}
     looks = stopping.get("looks") or ((stopping["pairs"],) if "pairs" in stopping else None)
-    compared = [one.weights for family in plan.families for one in family.contrasts if one.outcome == found.metric]
-    ours = [{change.name: 1.0, str(found.reference): -1.0} for change in found.changes]
-    return {"looks": looks, "alpha": plan.alpha, "registered": all(weights in compared for weights in ours)}
+    for family in plan.families:
+        held = [one.weights for one in family.contrasts if one.outcome == found.metric and one.steps is None]
+        if all(any(_compares(weights, change.name, found.reference) for weights in held) for change in found.changes):
+            # The family's share of alpha, and all of its comparisons, also those of arms that have not started.
+            absent = len(family.contrasts) - len(found.changes)
+            return {"looks": looks, "alpha": family.alpha, "registered": True, "absent": absent}
+    return {"looks": looks, "alpha": plan.alpha}
 
 
-def _ledger(runs: Runs, key: str, reference: str | None, source: str, kind: str) -> Ledger:
+def _compares(weights: Mapping[str, float], arm: str, reference: str | None) -> bool:
+    """The difference of these two, in whichever direction: a technique may be what the reference has."""
+    return weights in ({arm: 1.0, reference: -1.0}, {arm: -1.0, reference: 1.0})
+
+
+def _ledger(
+    runs: Runs, key: str, reference: str | None, source: str, kind: str, registered: Sequence[int] = ()
+) -> Ledger:
     table = scores(runs, key)
     control = reference or next(iter(runs.arms))
     if control not in table:
@@ -56,7 +72,11 @@ def _ledger(runs: Runs, key: str, reference: str | None, source: str, kind: str)
         raise StudyError(f"{source}: has the arm {control} only, so there is no change to decide on")
     minutes = _minutes(runs)
     base_of = bases(runs)
-    changes = [_change(arm, table[arm], table[control], base_of, minutes, control) for arm in table if arm != control]
+    changes = [
+        _change(arm, table[arm], table[control], base_of, minutes, control, registered)
+        for arm in table
+        if arm != control
+    ]
     return Ledger(source, kind, tuple(changes), key, control, "minutes" if minutes else "runs")
 
 
@@ -78,8 +98,11 @@ def _change(
     base_of: Mapping[int, str],
     minutes: Mapping[tuple[str, int], float],
     reference: str,
+    registered: Sequence[int],
 ) -> Change:
-    seeds = [seed for seed in treated if seed in control]
+    shared = [seed for seed in treated if seed in control]
+    there = counted_seeds(shared, registered)
+    seeds = [*there, *sorted({*shared} - {*there})]
     if not seeds:  # other seeds on each side
         runs = [(arm, seed) for seed in treated] + [(reference, seed) for seed in control]
         costs = [minutes.get(run, RUNS_A_PAIR / 2) for run in runs]
@@ -97,4 +120,5 @@ def _change(
         sum(minutes[arm, s] + minutes[reference, s] for s in group) if minutes else RUNS_A_PAIR * len(group)
         for group in groups.values()
     ]
-    return Change(arm, pairs, costs=costs, incomplete=len({*treated} ^ {*control}))
+    counted = sum(1 for group in groups.values() if group[0] in there)
+    return Change(arm, pairs, costs=costs, incomplete=len({*treated} ^ {*control}), counted=counted)

@@ -19,7 +19,7 @@ from dapo_lit.study.compare.statistics import Estimate
 from dapo_lit.study.figures.style import contrast_name
 from dapo_lit.study.read.guard import refusals
 from dapo_lit.study.read.outcomes import in_words, unit
-from dapo_lit.study.read.registration import read_plan
+from dapo_lit.study.read.registration import last_plan, read_plan
 from dapo_lit.study.read.run import Run
 from dapo_lit.study.read.runs import StudyError, load
 from dapo_lit.study.report.document import Document, Part, Table, in_terminal
@@ -68,6 +68,8 @@ def _section(folder: Path) -> list[Part]:
     window = plan.families[0].contrasts[0].steps or (first, last)
     rows = []
     for effect in registered_effects(runs, plan, plan.reference, plan.metric):
+        if not effect.seeds:  # a switch without a pair has no row
+            continue
         cells = [_text(plan.metric, effect.estimate) + (f" {effect.verdict}" if effect.decided else "")]
         cells += [_text(key, compare_on(runs, effect.contrast, key, window).estimate) for key in OUTCOMES]
         # the tokens before the state are the same in both arms
@@ -81,7 +83,8 @@ def _section(folder: Path) -> list[Part]:
         f"{sum(spent.values()) / total:.2g} times what the run has generated so far.",
         _repeats(done.of(plan.reference), parent, rows_of_run.loc[first:last]),
     ]
-    missing = runs.missing(plan.arms, plan.seeds)
+    registered = last_plan(folder) or plan  # with seeds that were added
+    missing = runs.missing(plan.arms, registered.seeds)
     notes += [f"{len(missing)} cells are missing."] if missing else []
     how = (
         f"With minus without, mean of steps {window[0]} to {window[1]} (tokens: of all steps, in % of those without), "

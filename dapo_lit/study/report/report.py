@@ -20,7 +20,7 @@ from dapo_lit.study.figures.style import Drawing
 from dapo_lit.study.read.calibrations import FILE, read_calibration
 from dapo_lit.study.read.health import findings, learned
 from dapo_lit.study.read.outcomes import amount, outcome, primary_metric, unit, with_interval
-from dapo_lit.study.read.registration import Plan, doubts, read_plan
+from dapo_lit.study.read.registration import Plan, doubts, last_plan, read_plan
 from dapo_lit.study.read.runs import Runs, StudyError, load, study_folder
 from dapo_lit.study.report.document import Document, Part, Table, bullets, in_terminal, is_empty, switch_buttons
 from dapo_lit.study.report.explore import exploration
@@ -43,8 +43,9 @@ def make_report(
     notes: sentences for the head of the page.
     """
     runs, home = load(*folders), study_folder(folders[0])
-    plan, edits = read_plan(home)
-    results = replace(analyse(runs, plan, tuple(edits), metric), calibration=read_calibration(runs, home))
+    (plan, edits), last = read_plan(home), last_plan(home)
+    analysed = analyse(runs, plan, tuple(edits), metric, last.seeds if last else ())
+    results = replace(analysed, calibration=read_calibration(runs, home))
     lead = page_one(results)
     document = build(results, lead, typed, out, [*notes, *doubts(home, runs.runs)])
     (out / "figures").mkdir(parents=True, exist_ok=True)

@@ -47,8 +47,11 @@ def analyse(
     plan: Plan | None = None,
     edits: tuple[str, ...] = (),
     metric: str | None = None,
+    seeds: Sequence[int] = (),
 ) -> Results:
     """Analyses the runs of one study.
+
+    plan: as it was first registered, which decides. seeds: all that were registered, those added later as well.
 
     Raises StudyError: no run has finished, or the runs may not be compared.
     """
@@ -80,12 +83,13 @@ def analyse(
         comparisons=tuple(comparisons),
         family=next(iter(named), (plan.family if plan else None) or primary_family(found)),
         act=exercised(runs),
-        missing=runs.missing(wanted, _awaited(runs, plan, registered)),
+        missing=runs.missing(wanted, _awaited(runs, plan, registered, seeds)),
         effects=(*registered, *others),
     )
 
 
-def _awaited(runs: Runs, plan: Plan | None, registered: Sequence[Effect]) -> tuple[int, ...]:
+def _awaited(runs: Runs, plan: Plan | None, registered: Sequence[Effect], seeds: Sequence[int]) -> tuple[int, ...]:
     """The registered seeds; of a study that stopped because all is decided, those that it ran."""
     stopped = plan and "until" in (plan.stopping or {}) and all(effect.decided for effect in registered)
-    return tuple(s for s in plan.seeds if not stopped or s <= max(runs.seeds)) if plan else ()
+    wanted = sorted({*plan.seeds, *seeds}) if plan else ()
+    return tuple(s for s in wanted if not stopped or s <= max(runs.seeds))
