@@ -203,7 +203,8 @@ def policy_losses(
         case "kl_cov":
             most = covariance.flatten().topk(max(1, int(s.cov["frac"] * int(mask.sum())))).indices
             chosen = torch.zeros(mask.numel(), dtype=torch.bool).index_fill(0, most, True).view_as(mask)
-            loss = -ratio * a + torch.where(chosen, s.cov["coefficient"] * log_ratio.abs(), 0.0)
+            moved = chosen & (log_ratio.abs() > 1e-12)  # else two passes of the same weights, whose rounding has a sign
+            loss = -ratio * a + torch.where(moved, s.cov["coefficient"] * log_ratio.abs(), 0.0)
         case _:
             raise ValueError(s.loss)
     if s.top_frac < 1:  # forking tokens, arXiv 2506.01939, section 5
