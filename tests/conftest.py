@@ -5,7 +5,8 @@ import gc
 import json
 import os
 import shutil
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from functools import cache as kept
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,6 +87,15 @@ def one_thread() -> None:
 def as_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests pass in a checkout with changes too, where a study that is no pilot is refused."""
     monkeypatch.setattr("dapo_lit.runs.code_state.CODE", ("none",))
+
+
+@pytest.fixture(autouse=True)
+def no_test_leaves_what_ends_the_process_later() -> Iterator[None]:
+    """A write to a closed socket and a timer end it without a word, in whatever test runs then."""
+    before = signal.getsignal(signal.SIGPIPE)
+    yield
+    assert signal.getsignal(signal.SIGPIPE) is before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 @pytest.fixture(scope="session")
