@@ -17,6 +17,7 @@ import effects
 import forms
 import inline
 import key_use
+import loops
 import measured
 import on_gpu
 import planned
@@ -57,6 +58,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "rules_tried": rules_tried.table,
     "rules_tried_figure": rules_tried.described,
     "rules_predicted": rules_tried.predictions,
+    "loops": loops.table,
+    "loops_mean": loops.means,
     "skewed_effects": rule.skewed_effects,
     "agreement": measured.agreement,
     "power": measured.power,
