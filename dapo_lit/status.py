@@ -130,7 +130,8 @@ def pack_bases(runs: Runs, bases: Path) -> list[str]:
 def pack_study(runs: Runs, home: Path, folder: Path, bases: Path) -> None:
     """Adds the finished cells and their plan to `folder`, and their base policies to `bases`."""
     # Of a pack that was cut off there may be files and no cells yet.
-    before = load(folder).usable.runs if packed_folders(folder) + run_folders(folder) else ()
+    holds_cells = folder.is_dir() and (packed_folders(folder) or run_folders(folder))
+    before = load(folder).usable.runs if holds_cells else ()
     written = pack(runs.usable.runs, folder, before)
     if (home / FILE).is_file() and home.resolve() != folder.resolve():
         write_text(folder / FILE, (home / FILE).read_text(encoding="utf-8"))

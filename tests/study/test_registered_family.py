@@ -132,4 +132,5 @@ def test_cells_are_packed_beside_what_an_interrupted_pack_has_left(tmp_path: Pat
     (packed / "README.md").write_text("why this study\n")
     assert status([str(home), f"pack={packed}"]) == 0
     assert len(load(packed)) == 12
+    assert status([str(home), f"pack={tmp_path / 'new'}"]) == 0
     assert json.loads((packed / "study.json").read_text()) == json.loads((home / "study.json").read_text())
