@@ -118,6 +118,7 @@ ENDS: dict[str, tuple[Patch, int, list[int], str]] = {
     "Ctrl-C while rollouts are written": (writing_rollouts(2, CTRL_C), 1, [1], "stopped"),
     "an error in the evaluation after step 2": (evaluation(2, GONE), 100, [2], "failed"),
     "SIGTERM in the first evaluation": (evaluation(0, signal.SIGTERM), 100, [], "preempted"),
+    "SIGTERM in the evaluation after step 2": (evaluation(2, signal.SIGTERM), 100, [2], "preempted"),
 }
 
 
