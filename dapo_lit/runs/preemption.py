@@ -7,7 +7,7 @@ has its own handler that requeues the job; it is called once the checkpoint is w
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -17,9 +17,9 @@ from dapo_lit.log import log
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-def stop_signals() -> list[signal.Signals]:
+def stop_signals(numbers: Sequence[signal.Signals] = SIGNALS) -> list[signal.Signals]:
     """The signals that save a run and end it: not one that is ignored, as under nohup."""
-    return [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def interrupt_once(number: int, frame: FrameType | None) -> None:
