@@ -37,6 +37,7 @@ from dapo_lit.errors import UserError, suggestion
 from dapo_lit.runs.files.layout import ROLLOUTS
 from dapo_lit.runs.files.metrics_file import read_metrics
 from dapo_lit.runs.files.tables import read_table
+from dapo_lit.screen import on_screen
 from dapo_lit.study.designs import Arm
 from dapo_lit.techniques import DAPO, REGISTER, step_mean
 
@@ -397,6 +398,7 @@ def cost(estimate: Mapping[str, Any]) -> list[str]:
     return [*lines, f"  ({rate}, evaluations not counted; training adds noise of its own)"]
 
 
+@on_screen()
 def main(arguments: Sequence[str]) -> int:
     options, own = parse_arguments(arguments)
     typed = command("ablate", *arguments)

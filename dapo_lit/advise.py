@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dapo_lit.cli.arguments import LOG_SYSTEMS, CommandParser, add_json
 from dapo_lit.command_text import command, setting
 from dapo_lit.errors import UserError
+from dapo_lit.screen import on_screen
 from dapo_lit.techniques import REGISTER
 
 if TYPE_CHECKING:
@@ -135,6 +136,7 @@ def settling(run: Path, settings: Mapping[str, Any], given: Sequence["Advice"]) 
             yield f"  {command('train', '-m', '+study=fork', *own, 'study.until=decided')}"
 
 
+@on_screen()
 def main(arguments: Sequence[str]) -> int:
     parser = CommandParser(prog="python -m dapo_lit.advise", description=__doc__)
     parser.add_argument("run", type=Path, help="the folder of a run, which may still be training, or a log")

@@ -275,9 +275,13 @@ def _command(name: str, *arguments: str, incomplete: tuple[int, ...] = (), quiet
             if not quiet and not line.startswith("error: "):
                 print(line, end="", flush=True)
         code = process.wait()
-    except KeyboardInterrupt:  # a notebook's stop button reaches this process only
+    except BaseException as error:  # whatever ends this call ends the command: nobody would know that it trains on
+        # It may have the terminal's already, and counts one. Not a process group of its own: a closed terminal or a
+        # kill of the caller's group would leave it running.
         process.send_signal(signal.SIGINT)
-        print(process.communicate()[0], end="", flush=True)
+        rest, _ = process.communicate()
+        if isinstance(error, KeyboardInterrupt):  # else it may be `print` that failed
+            print(rest, end="", flush=True)
         raise
     if code == 0 or code in incomplete:
         return

@@ -16,13 +16,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dapo_lit import screen
 from dapo_lit.cli.arguments import CommandParser
 from dapo_lit.command_text import setting
 from dapo_lit.config.conversion import WANTED, Conversion, convert
 from dapo_lit.config.identity import flatten, put
 from dapo_lit.config.shipped import is_group
 from dapo_lit.errors import UserError
+from dapo_lit.screen import on_screen
 
 
 def conversion(script: Sequence[str]) -> tuple[str, Conversion]:
@@ -107,11 +107,11 @@ def _list(title: str, entries: Mapping[str, str]) -> Iterator[str]:
         yield f"  {names}: {words}"
 
 
+@on_screen()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     parser = CommandParser(prog="dapo-lit convert", description=__doc__)
     parser.add_argument("script", nargs="+", help="a file, or a command line as it is")
-    screen.install()
     given = [*(sys.argv[1:] if arguments is None else arguments)]
     # Its flags are the script's.
     words = given if given and given[0] not in ("--help", "-h") and not given[0].startswith("-") else None

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from dapo_lit.border import is_share
 from dapo_lit.cli.arguments import LOG_SYSTEMS, CommandParser, add_json
 from dapo_lit.errors import UserError
-from dapo_lit.screen import print_table, printable
+from dapo_lit.screen import on_screen, print_table, printable
 
 if TYPE_CHECKING:
     from dapo_lit.study.read.ledger import Ledger
@@ -129,6 +129,7 @@ def lines(answer: Mapping[str, Any]) -> Iterator[str]:
     yield from map(printable, answer["notes"])
 
 
+@on_screen()
 def main(arguments: Sequence[str]) -> int:
     """Runs the command; returns its exit code."""
     options = parse_arguments(arguments)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dapo_lit.cli.arguments import CommandParser
 from dapo_lit.errors import suggestion
+from dapo_lit.screen import on_screen
 
 
 def pages_folder() -> Path:
@@ -39,6 +40,7 @@ def as_text(page: Path) -> str:
     return re.sub(r"<!--.*?-->\n?", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
+@on_screen()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     parser = CommandParser(prog="python -m dapo_lit.docs", description=__doc__)

@@ -22,7 +22,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from dapo_lit.cli.arguments import CommandParser, add_json
-from dapo_lit.screen import print_table
+from dapo_lit.screen import on_screen, print_table
 
 SCHEMA = "dapo_lit/doctor/1"
 """Of what --json prints: schemas/doctor.json."""
@@ -184,6 +184,7 @@ def _has_wandb_key() -> bool:
 SHOWN: dict[State, str] = {"good": "good", "optional": "-", "missing": "MISSING"}
 
 
+@on_screen()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     parser = CommandParser(prog="python -m dapo_lit.doctor", description=(__doc__ or "").splitlines()[0])

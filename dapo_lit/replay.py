@@ -29,7 +29,7 @@ from dapo_lit.config.shipped import switches_of
 from dapo_lit.imports import named_in
 from dapo_lit.runs.files.layout import REPLAYS, playable_page
 from dapo_lit.runs.files.tables import write_table
-from dapo_lit.screen import print_table
+from dapo_lit.screen import on_screen, print_table
 from dapo_lit.study.designs import Arm, arm_name
 from dapo_lit.techniques import REGISTER
 
@@ -245,6 +245,7 @@ def read_changes(overrides: Sequence[str]) -> dict[str, Any]:
     return changes
 
 
+@on_screen()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     options = parse_arguments(sys.argv[1:] if arguments is None else arguments)

@@ -19,7 +19,7 @@ from dapo_lit.callable_module import make_callable
 from dapo_lit.cli.arguments import LOG_SYSTEMS, CommandParser, add_json
 from dapo_lit.command_text import command
 from dapo_lit.errors import UserError
-from dapo_lit.screen import printable
+from dapo_lit.screen import on_screen, printable
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
@@ -39,6 +39,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
+@on_screen()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     given = sys.argv[1:] if arguments is None else arguments

@@ -13,6 +13,7 @@ from typing import Any
 from dapo_lit.cli.arguments import CommandParser
 from dapo_lit.config.json_schema import schema_of, schemas
 from dapo_lit.config.shipped import is_group
+from dapo_lit.screen import on_screen
 
 
 def every_schema() -> dict[str, dict[str, Any]]:
@@ -30,6 +31,7 @@ def settings_of_vs_code(folder: Path, names: Sequence[str]) -> dict[str, list[st
     }
 
 
+@on_screen()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     parser = CommandParser(prog="python -m dapo_lit.schema", description=__doc__)

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
 T = TypeVar("T")
@@ -158,6 +159,8 @@ class Unfailing:
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
+        self._lost: int | None = None
+        """A copy of the stream's file descriptor, once it has failed."""
 
     def write(self, text: str) -> int:
         StatusLine.erase()
@@ -173,11 +176,20 @@ class Unfailing:
         try:
             action()
         except OSError as error:
+            self._lost = os.dup(self.stream.fileno())
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self.stream.fileno())  # what the stream still holds goes there too
             os.close(nowhere)
             if self is not sys.stderr:
                 print(f"warning: standard output is lost ({error}); nothing more is shown", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """Leaves the stream to the program that had it before, which finds out for itself that it is lost."""
+        self.flush()
+        if self._lost is not None:
+            self.stream.flush()  # to nowhere
+            os.dup2(self._lost, self.stream.fileno())
+            os.close(self._lost)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
@@ -194,13 +206,36 @@ class Screen(Unfailing):
         super().write(printable(text))
         return len(text)
 
+    def end(self) -> None:
+        self.rich_proxied_file.end()
+        super().end()
 
-def install() -> None:
-    """Puts a Screen in the place of standard output; neither stream can fail afterwards."""
-    for name, kind in (("stdout", Screen), ("stderr", Unfailing)):
-        # None: it was closed before the start
-        stream = getattr(sys, name) or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-        if not isinstance(stream, Unfailing):
-            if hasattr(stream, "reconfigure"):
-                stream.reconfigure(errors="replace")  # a locale of ASCII has no ± and no name of a foreign study
-            setattr(sys, name, kind(stream))
+
+@contextmanager
+def on_screen() -> Iterator[None]:
+    """Within it, a Screen is in the place of standard output, and neither stream can fail."""
+    # Standard output ends first: that it is lost is said on standard error.
+    with _replaced("stderr", Unfailing), _replaced("stdout", Screen):
+        yield
+
+
+@contextmanager
+def _replaced(name: str, kind: type[Unfailing]) -> Iterator[None]:
+    before = getattr(sys, name)
+    if isinstance(before, Unfailing):  # a command that another one runs
+        yield
+        return
+    # None: it was closed before the start
+    stream = before or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    errors = getattr(stream, "errors", None)
+    if hasattr(stream, "reconfigure"):
+        stream.reconfigure(errors="replace")  # a locale of ASCII has no ± and no name of a foreign study
+    shown = kind(stream)
+    setattr(sys, name, shown)
+    try:
+        yield
+    finally:
+        shown.end()
+        setattr(sys, name, before)
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors=errors)

@@ -25,7 +25,7 @@ from dapo_lit.cli.arguments import CommandParser
 from dapo_lit.command_text import setting
 from dapo_lit.errors import UserError
 from dapo_lit.runs.files.layout import is_run, kept_states, playable_page
-from dapo_lit.screen import printable
+from dapo_lit.screen import on_screen, printable
 from dapo_lit.techniques import REGISTER
 
 HORIZON = 4
@@ -301,6 +301,7 @@ def server(page: LivePage, port: int = 0) -> ThreadingHTTPServer:
     return ThreadingHTTPServer(("127.0.0.1", port), made)
 
 
+@on_screen()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     parser = CommandParser(prog="python -m dapo_lit.serve", description=__doc__)

@@ -20,6 +20,7 @@ from dapo_lit.errors import UserError
 from dapo_lit.runs.files.atomic import write_text
 from dapo_lit.runs.files.claim import alive
 from dapo_lit.runs.files.layout import METRICS
+from dapo_lit.screen import on_screen
 from dapo_lit.study.read.packed_cells import pack
 from dapo_lit.study.read.registration import FILE, last_plan
 from dapo_lit.study.read.runs import USABLE, Run, Runs, load, packed_folders, run_folders, study_folder
@@ -141,6 +142,7 @@ def pack_study(runs: Runs, home: Path, folder: Path, bases: Path) -> None:
     print(f"packed {len(written)} cells into {folder} ({size / 1e6:.1f} MB there)")
 
 
+@on_screen()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     options = parse_arguments(sys.argv[1:] if arguments is None else arguments)

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -92,6 +93,31 @@ def test_a_study_from_python_has_its_effects(tmp_path: Path) -> None:
     assert list(found.effects["comparison"])[:1] == ["clip-higher"]
     assert found.report["study"] == "pair"
     assert report(tmp_path / "pair", output=tmp_path / "again").report["outcomes"] == found.report["outcomes"]
+
+
+def test_a_reader_that_is_gone_ends_the_command_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = tmp_path / "command"
+    command.write_text(
+        f"#!{sys.executable} -S\n"
+        "import os, time\n"
+        f"os.chdir({str(tmp_path)!r})\n"
+        "try:\n"
+        "    print('step 1', flush=True)\n"
+        "    time.sleep(20)\n"
+        "    open('trained_on', 'x').close()\n"
+        "except KeyboardInterrupt:\n"
+        "    open('saved', 'x').close()\n"
+    )
+    command.chmod(0o755)
+    read, write = os.pipe()
+    os.close(read)
+    monkeypatch.setattr(sys, "executable", str(command))
+    with os.fdopen(write, "w") as gone, open(os.devnull, "w") as nowhere:
+        monkeypatch.setattr(sys, "stdout", gone)
+        with pytest.raises(BrokenPipeError):
+            api._command("train")
+        os.dup2(nowhere.fileno(), write)  # closing it would fail as well
+    assert {file.name for file in tmp_path.iterdir()} == {"command", "saved"}
 
 
 def test_the_names_are_functions_and_modules_in_any_order_of_imports() -> None:

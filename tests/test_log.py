@@ -2,6 +2,7 @@
 
 import ast
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -9,7 +10,8 @@ import sys
 import pytest
 from test_rooms import FILES, PACKAGE
 
-from dapo_lit.cli.command import in_hydra
+from dapo_lit.cli.command import in_hydra, run_command
+from dapo_lit.config import Config
 from dapo_lit.log import log
 from dapo_lit.preflight.table import Finding, run_checks
 
@@ -58,6 +60,22 @@ def test_hydra_leaves_the_logger_on(monkeypatch, capsys):
     capsys.readouterr()
     run_checks({"rule": lambda: Finding("fits")})
     assert "  rule       fits" in capsys.readouterr().out
+
+
+def test_a_multirun_leaves_a_program_its_arguments_its_environment_its_streams_and_its_root_logger(
+    monkeypatch, tmp_path
+):
+    def state() -> tuple[object, ...]:
+        root = logging.getLogger()
+        return [*sys.argv], {**os.environ}, sys.stdout, sys.stderr, root.level, [*root.handlers]
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["train", "-m", "+experiment=four_sums", "seed=1,2"])
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    before, seen = state(), list[int]()
+    assert run_command(lambda config, overrides: seen.append(config.seed), Config, "config") == 0
+    assert seen == [1, 2]
+    assert state() == before
 
 
 def test_a_program_that_asks_for_help_lives_on_when_it_writes_to_a_process_that_is_dead(monkeypatch, capsys):

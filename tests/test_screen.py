@@ -4,9 +4,12 @@ import io
 import re
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 
+from dapo_lit.__main__ import COMMANDS
+from dapo_lit.cli.arguments import CommandParser
 from dapo_lit.errors import DamagedError
 from dapo_lit.screen import Screen, StatusLine, Unfailing, printable, with_status
 
@@ -35,8 +38,8 @@ def test_on_a_terminal_long_lines_break_at_spaces_below_their_text_and_elsewhere
 
 
 def test_a_stream_that_fails_is_said_once_and_the_program_goes_on(tmp_path):
-    code = "from dapo_lit.screen import install; install(); [print('x' * 9000, flush=True) for _ in range(3)]; "
-    code += "open('done', 'w').close()"
+    code = "from dapo_lit.screen import on_screen\nwith on_screen():\n"
+    code += "    [print('x' * 9000, flush=True) for _ in range(3)]; open('done', 'w').close()"
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, cwd=tmp_path, text=True, check=False
@@ -44,6 +47,34 @@ def test_a_stream_that_fails_is_said_once_and_the_program_goes_on(tmp_path):
     assert done.returncode == 0
     assert done.stderr.count("warning: standard output is lost") == done.stderr.count("\n") == 1
     assert (tmp_path / "done").exists()
+
+
+def test_a_program_sees_itself_that_its_reader_is_gone_after_a_command_of_which_it_was():
+    code = "from dapo_lit.screen import on_screen\nwith on_screen():\n    [print('x', flush=True) for _ in range(3)]\n"
+    code += "print('y', flush=True)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
+        program.stdout.close()
+        said = program.stderr.read().decode()
+    assert said.count("warning: standard output is lost") == 1
+    assert "\nBrokenPipeError: " in said
+
+
+def test_every_command_prints_on_a_screen_and_leaves_the_streams_of_its_caller(monkeypatch):
+    shown: list[type] = []
+
+    def parse(self, *arguments):
+        shown.append(type(sys.stdout))
+        raise SystemExit
+
+    monkeypatch.setattr(CommandParser, "parse_known_args", parse)
+    before = sys.stdout, sys.stderr
+    modules = [import_module(f"dapo_lit.{name}") for name in COMMANDS]
+    mains = [module.main for module in modules if hasattr(module, "CommandParser")]
+    for main in mains:
+        with pytest.raises(SystemExit):
+            main(["--help"])
+        assert (sys.stdout, sys.stderr) == before
+    assert shown == [Screen] * len(mains) == [Screen] * 11
 
 
 @pytest.fixture

@@ -84,6 +84,39 @@ def test_a_signal_while_workers_are_started_reaches_them_and_ends_the_command_wi
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_an_interrupt_of_the_parent_alone_reaches_the_cells_counts_once_and_ends_the_command_with_code_130(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    def interrupt() -> None:
+        while len([*tmp_path.glob("started_*")]) < 2:
+            time.sleep(0.05)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.5)
+
+    def run(cell: Cell) -> int:
+        (tmp_path / f"started_{cell.arm}{cell.seed}").touch()
+        try:
+            time.sleep(60)
+        finally:
+            time.sleep(1.5)  # the second one comes while it saves
+            (tmp_path / f"saved_{cell.arm}{cell.seed}").touch()
+        return 0
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a run in this process may have left its own
+    threading.Thread(target=interrupt).start()
+    begun = time.monotonic()
+    with pytest.raises(SystemExit) as caught:
+        run_cells(CELLS, run, 2, tmp_path)
+    assert caught.value.code == 130
+    assert time.monotonic() - begun < 30
+    assert len([*tmp_path.glob("saved_*")]) == len([*tmp_path.glob("started_*")]) == 2
+    printed = capsys.readouterr()
+    assert printed.out.count(": stopped in") == 2
+    assert printed.err == "stopped by Ctrl-C; the same command continues\n"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_ctrl_c_ends_the_checks_before_a_study_in_both_processes(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     def checks() -> int:
         os.write(started, str(os.getpid()).encode())

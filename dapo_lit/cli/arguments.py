@@ -4,7 +4,6 @@ import argparse
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from dapo_lit import screen
 from dapo_lit.errors import suggestion
 
 LOG_SYSTEMS = ("trl", "verl", "openrlhf", "prime_rl", "csv")
@@ -20,7 +19,6 @@ class CommandParser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str], namespace: None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        screen.install()
         given, known = [self._as_flag(argument) for argument in args], list(self._option_string_actions)
         for flag in (argument.partition("=")[0] for argument in given if argument.startswith("--")):
             # Before a missing one, of which it is a slip.

@@ -13,7 +13,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 import hydra
@@ -23,7 +23,6 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dapo_lit import screen
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.jobs import check_folders
 from dapo_lit.cli.overrides import (
@@ -40,6 +39,7 @@ from dapo_lit.config.sections import section_of
 from dapo_lit.config.shipped import brings_regime
 from dapo_lit.errors import UserError, one_line
 from dapo_lit.runs.files.atomic import is_full
+from dapo_lit.screen import on_screen
 
 if TYPE_CHECKING:
     from dapo_lit.cli.study_launch import Sweep
@@ -100,6 +100,7 @@ def ctrl_c_named() -> Iterator[None]:
         raise SystemExit(130) from None
 
 
+@on_screen()
 @ctrl_c_named()
 def run_command(
     run: Callable[[Schema, list[str]], None],
@@ -116,7 +117,6 @@ def run_command(
     positional: the key that an argument without `=` is the value of; None: there is no such argument.
     run_study: runs the cells of a study and returns the exit code; None: the command has no studies.
     """
-    screen.install()
     prepared: list[tuple[list[str], Sweep | None]] = []
     if code := exit_code_of(lambda: prepared.extend(checked(sys.argv[1:], schema, positional))):
         return code
@@ -221,14 +221,28 @@ def attempt(
 
 def in_hydra(task: Callable[[DictConfig], None], arguments: list[str], config_name: str) -> int:
     """Lets Hydra compose and call `task`; returns 2, after one line, for overrides that do not compose."""
-    sys.argv[1:] = arguments  # where Hydra reads them
-    # Raise them: Hydra would print several lines and exit with 1.
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     run = hydra.main(version_base="1.3", config_path=str(config_folder()), config_name=config_name)(task)
-    if not is_inspection(arguments):
+    with set_up_for_hydra(arguments), ending_with_its_reader() if is_inspection(arguments) else nullcontext():
         return exit_code_of(run)
-    with ending_with_its_reader():
-        return exit_code_of(run)
+
+
+@contextmanager
+def set_up_for_hydra(arguments: list[str]) -> Iterator[None]:
+    """Within it, Hydra finds its arguments; a program that called this as a function has its own state again after."""
+    root, raises = logging.getLogger(), "HYDRA_FULL_ERROR"
+    argv, variable, level, handlers = sys.argv[1:], os.environ.get(raises), root.level, root.handlers[:]
+    sys.argv[1:] = arguments  # where Hydra reads them
+    # Raise errors: Hydra would print several lines and exit with 1.
+    os.environ.setdefault(raises, "1")
+    try:
+        yield
+    finally:
+        sys.argv[1:] = argv
+        if variable is None:
+            os.environ.pop(raises, None)
+        # A multirun logs its jobs through the root logger.
+        root.setLevel(level)
+        root.handlers[:] = handlers
 
 
 @contextmanager

@@ -15,12 +15,18 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
+from dapo_lit.cli.command import ctrl_c_named
 from dapo_lit.config import Config
-from dapo_lit.runs.preemption import SIGNALS, stop_signals
+from dapo_lit.runs.preemption import SIGNALS, interrupt_once, stop_signals
 from dapo_lit.screen import StatusLine
 
 FORK = multiprocessing.get_context("fork")
+PASSED_ON = (*SIGNALS, signal.SIGINT)
+"""Signals that the cells get from the parent. They share its process group, so that what a terminal or a scheduler does
+to the group reaches them too: SIGINT comes twice then, and counts once."""
 FAILED_SILENTLY = 1
+INTERRUPTED = 128 + signal.SIGINT
+"""Exit code after Ctrl-C."""
 
 
 @dataclass(frozen=True)
@@ -70,18 +76,18 @@ def run_cells(
         return max([run(cell) for cell in cells], default=0)
     logs.mkdir(parents=True, exist_ok=True)
     print(f"{workers} cells at a time; what they print is in {logs}/worker_*.log", flush=True)
-    stops = list[int]()
+    stops, handled = list[int](), stop_signals(PASSED_ON)
     # The handlers only record the signal: blocking it in this thread does not stop other threads from receiving it.
-    before = {number: signal.signal(number, lambda number, frame: stops.append(number)) for number in stop_signals()}
+    before = {number: signal.signal(number, lambda number, frame: stops.append(number)) for number in handled}
     try:
         outputs = [logs / f"worker_{n}.log" for n in reversed(range(workers))]
         code = _run_forked(cells, run, outputs, stops, share_done)
-    except KeyboardInterrupt:  # the terminal has sent it to the cells too
-        print("stopped by Ctrl-C; the same command continues", file=sys.stderr)
-        raise SystemExit(130) from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if signal.SIGINT in stops:
+        print("stopped by Ctrl-C; the same command continues", file=sys.stderr)
+        raise SystemExit(INTERRUPTED)
     if stops:
         raise SystemExit(0)  # asked to stop; the cells saved themselves
     return code
@@ -107,9 +113,9 @@ def _run_forked(
                 process = FORK.Process(target=_work, args=(cell, run, log := logs.pop()))
                 running[process] = cell, log, time.monotonic()
                 # In the process too, until it has left this handler.
-                signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+                signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
                 process.start()
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
             for number in stops[passed_on:]:
                 passed_on += 1
                 for process in running:
@@ -124,7 +130,8 @@ def _run_forked(
                 logs.append(log)
                 codes.append(process.exitcode if process.exitcode in (0, 1, 2) else FAILED_SILENTLY)
                 left = (time.monotonic() - start) / len(codes) * (len(cells) - len(codes))
-                end = f"FAILED (see {log})" if process.exitcode else "stopped" if stops else "done"
+                stopped = process.exitcode == INTERRUPTED or (stops and not process.exitcode)
+                end = "stopped" if stopped else f"FAILED (see {log})" if process.exitcode else "done"
                 rest = f", about {left / 60:.0f} min left" if left >= 30 else ""
                 text = f"[{len(codes)}/{len(cells)}] {cell}: {end} in {time.monotonic() - began:.0f} s{rest}"
                 print(text, flush=True)
@@ -136,14 +143,15 @@ def _run_forked(
 
 
 def _work(cell: Cell, run: Callable[[Cell], int], log: Path) -> None:
-    for number in stop_signals():
+    for number in stop_signals(PASSED_ON):
         # Not the parent's; a run installs its own.
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        signal.signal(number, interrupt_once if number == signal.SIGINT else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    sys.exit(run(cell))
+    with ctrl_c_named():
+        sys.exit(run(cell))
 
 
 def in_child(run: Callable[[], int]) -> int:

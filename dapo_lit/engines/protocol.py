@@ -1,7 +1,7 @@
 """The interface of every rollout engine: token ids in, token ids out. Engines never see text or scores."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
@@ -331,7 +331,7 @@ class RolloutEngine(ABC):
         """Frees what the engine holds."""
 
 
-def run_to_end(stream: SampleStream) -> Iterator[Sample]:
-    """Yields what is pending in a stream, in order of ending."""
-    while stream.pending:
+def run_to_end(stream: SampleStream, gives_up: Callable[[], bool] = lambda: False) -> Iterator[Sample]:
+    """Yields what is pending in a stream, in order of ending, until `gives_up`, which is asked before every step."""
+    while stream.pending and not gives_up():
         yield from stream.step()

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import with_config
 
 from dapo_lit.border import EXACT, Flag, Number, Step
-from dapo_lit.engines.protocol import RolloutEngine, Sample, SampleKey, SampleRequest, Sampling
+from dapo_lit.engines.protocol import RolloutEngine, Sample, SampleKey, SampleRequest, Sampling, run_to_end
 from dapo_lit.evaluation.voting import VoteCounts, average, consensus, pass_at_k, vote_counts
 from dapo_lit.ranks import SINGLE_PROCESS, Ranks
 from dapo_lit.rewards.functions import RewardProblem
@@ -109,7 +109,8 @@ def evaluate(
     """Samples and scores k responses to every prompt with the engine's weights; ranks share the prompts.
 
     num_samples: responses to every prompt, at least k, from which the metrics @k are estimated; None: k.
-    gives_up: called while verdicts are awaited; it may raise.
+    gives_up: called with the number of samples without a verdict, between steps of the engine and while verdicts are
+        awaited; it may raise.
     """
     n = num_samples or k
     own = [prompts[position] for position in ranks.own(prompts)]
@@ -165,7 +166,10 @@ def evaluated_samples(
     # A reward may ask for all samples of a problem together.
     sizes = Counter(request.key.problem_id for request in requests)
     held: dict[str, list[tuple[SampleKey, RewardProblem, str]]] = {}
-    for sample in engine.generate(requests, sampling):
+    stream = engine.open(sampling)
+    stream.submit(requests)
+    # Between steps, not samples: the first long response may end after the grace period of a stop.
+    for sample in run_to_end(stream, lambda: gives_up(len(unscored))):
         problem = asked(problems[sample.key.problem_id], sample, decode)
         text = decode(sample.row_ids.tolist())
         unscored[sample.key] = sample, text

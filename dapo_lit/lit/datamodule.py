@@ -236,7 +236,7 @@ class RolloutDataModule(LightningDataModule):
         return found
 
     def _check_stop(self, waiting: int) -> bool:
-        """While an evaluation waits for verdicts. Of several ranks none can leave alone."""
+        """While an evaluation samples and waits for verdicts. Of several ranks none can leave alone."""
         if self.ranks.size == 1 and self.stop_requested():
             raise StopRequestedError
         return False

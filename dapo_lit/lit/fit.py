@@ -35,7 +35,7 @@ from dapo_lit.rollout.step_collection import StopRequestedError
 from dapo_lit.runs.checkpoint_weights import METADATA, check_entries, fitting
 from dapo_lit.runs.extensions import built
 from dapo_lit.runs.loggers import Loggers
-from dapo_lit.runs.preemption import StopSignal
+from dapo_lit.runs.preemption import StopSignal, interrupted_once
 from dapo_lit.runs.safe_loading import SafePlanner, SafeReader, load_file, only_tensors, safe_state_types
 
 
@@ -98,7 +98,8 @@ def fit(
     if start.checkpoint and ranks.rank == 0:
         log.info(f"continuing from {start.checkpoint}")
     try:
-        with lost_rank_named(ranks.lost), continuing(start.checkpoint) if start.checkpoint else nullcontext():
+        restored = continuing(start.checkpoint) if start.checkpoint else nullcontext()
+        with interrupted_once(), lost_rank_named(ranks.lost), restored:
             trainer.fit(module, datamodule=datamodule, ckpt_path=start.checkpoint, weights_only=True)
     except (StopRequestedError, SIGTERMException):
         # The checkpoint is written, the half-collected step dropped.

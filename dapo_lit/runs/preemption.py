@@ -7,7 +7,8 @@ has its own handler that requeues the job; it is called once the checkpoint is w
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -16,9 +17,32 @@ from dapo_lit.log import log
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-def stop_signals() -> list[signal.Signals]:
+def stop_signals(numbers: Sequence[signal.Signals] = SIGNALS) -> list[signal.Signals]:
     """The signals that save a run and end it: not one that is ignored, as under nohup."""
-    return [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+
+
+def interrupt_once(number: int, frame: FrameType | None) -> None:
+    """Handles SIGINT: raises KeyboardInterrupt the first time, and ignores the signal from then on."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def interrupted_once() -> Iterator[None]:
+    """Within it, a second SIGINT does not interrupt what the first one makes a run undo and save.
+
+    One Ctrl-C is often two signals: the terminal sends one to all its processes, and a program passes on its own.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt_once)
+    try:
+        yield
+    finally:
+        # Not after the first: run.json and the loggers are still to be written.
+        if signal.getsignal(signal.SIGINT) is interrupt_once:
+            signal.signal(signal.SIGINT, before)
 
 
 class StopSignal:

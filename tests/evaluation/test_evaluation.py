@@ -24,6 +24,7 @@ from dapo_lit.evaluation.sampled import (
 from dapo_lit.evaluation.voting import VoteCounts, consensus, pass_at_k, vote_counts
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.records import Prompt
+from dapo_lit.rollout.step_collection import StopRequestedError
 
 SAMPLING = Sampling(max_response_tokens=64)
 TEXTS = {"a": ["#1", "#2", "#1/2", "none"], "b": ["#0.5", "#1/2", "#7", "#7.0"]}
@@ -142,6 +143,17 @@ def test_ranks_share_the_problems_and_all_have_the_whole_evaluation(prompts):
     (first, metrics), (second, others) = on_ranks(2, act)
     assert (first, second) == (["a"] * 4, ["b"] * 4)
     assert metrics == others
+
+
+def test_a_run_that_is_asked_to_stop_samples_no_further(prompts, engine, verifier):
+    def gives_up(waiting: int) -> bool:
+        if engine.yielded:
+            raise StopRequestedError
+        return False
+
+    with pytest.raises(StopRequestedError):
+        evaluate(prompts, 4, engine, verifier, decode, SAMPLING, gives_up=gives_up)
+    assert len(engine.yielded) == 1
 
 
 # --- on disk ---------------------------------------------------------------------------------------------------------

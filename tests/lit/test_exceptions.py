@@ -15,6 +15,8 @@ from dapo_lit.lit.callbacks import Checkpoints
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.ranks import Ranks
+from dapo_lit.rollout.collect import Collector
+from dapo_lit.rollout.step_collection import StepCollection
 from dapo_lit.runs.checkpoint_files import complete
 from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.runs.rollout_table import write_rollouts
@@ -61,6 +63,28 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 def sampling(step: int, error: BaseException | None = None) -> Patch:
     """A run under this patch is asked to stop, or meets `error`, in the middle of sampling `step`."""
     return lambda patch: stop_in(step, patch, error)
+
+
+def interrupted_twice(step: int) -> Patch:
+    """It gets SIGINT while it samples `step`, and another one while it undoes that."""
+
+    def apply(patch: pytest.MonkeyPatch) -> None:
+        take, undo = StepCollection._take_completion, Collector.load_state_dict
+
+        def interrupted(self, completion):
+            take(self, completion)
+            if self._step == step:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        def interrupted_again(self, state):
+            os.kill(os.getpid(), signal.SIGINT)
+            undo(self, state)
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # an earlier run in this process may ignore it
+        patch.setattr(StepCollection, "_take_completion", interrupted)
+        patch.setattr(Collector, "load_state_dict", interrupted_again)
+
+    return apply
 
 
 def updates(step: int, error: BaseException) -> Patch:
@@ -113,11 +137,13 @@ CTRL_C, GONE = KeyboardInterrupt(), RuntimeError("gone")
 # what ends the run, when: (how, checkpoint_every, checkpoints left, status)
 ENDS: dict[str, tuple[Patch, int, list[int], str]] = {
     "Ctrl-C while step 2 is sampled": (sampling(2, CTRL_C), 100, [1], "stopped"),
+    "Ctrl-C that arrives twice while step 2 is sampled": (interrupted_twice(2), 100, [1], "stopped"),
     "a stop while step 3 is sampled": (sampling(3), 2, [2], "preempted"),
     "an error among the updates of step 2": (updates(2, GONE), 1, [1], "failed"),
     "Ctrl-C while rollouts are written": (writing_rollouts(2, CTRL_C), 1, [1], "stopped"),
     "an error in the evaluation after step 2": (evaluation(2, GONE), 100, [2], "failed"),
     "SIGTERM in the first evaluation": (evaluation(0, signal.SIGTERM), 100, [], "preempted"),
+    "SIGTERM in the evaluation after step 2": (evaluation(2, signal.SIGTERM), 100, [2], "preempted"),
 }
 
 
