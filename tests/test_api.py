@@ -99,7 +99,8 @@ def test_a_reader_that_is_gone_ends_the_command_too(tmp_path: Path, monkeypatch:
     command = tmp_path / "command"
     command.write_text(
         f"#!{sys.executable} -S\n"
-        "import os, time\n"
+        "import os, signal, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs inherit it as ignored
         f"os.chdir({str(tmp_path)!r})\n"
         "try:\n"
         "    print('step 1', flush=True)\n"

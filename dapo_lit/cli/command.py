@@ -39,6 +39,7 @@ from dapo_lit.config.sections import section_of
 from dapo_lit.config.shipped import brings_regime
 from dapo_lit.errors import UserError, one_line
 from dapo_lit.runs.files.atomic import is_full
+from dapo_lit.runs.preemption import ctrl_c_named
 from dapo_lit.screen import on_screen
 
 if TYPE_CHECKING:
@@ -87,17 +88,6 @@ def description(key: str, schema: type[Section]) -> str:
     for section in sections:
         schema = section_of(schema.model_fields[section].annotation) or schema
     return " ".join((schema.model_fields[name].description or "").split())
-
-
-@contextmanager
-def ctrl_c_named() -> Iterator[None]:
-    """Ends a command that Ctrl-C stops outside a training by a line, not a traceback; a training saves itself."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        print("stopped by Ctrl-C", file=sys.stderr)
-        # 128 + SIGINT, which shells and schedulers read as "stopped", not as "failed".
-        raise SystemExit(130) from None
 
 
 @on_screen()

@@ -15,9 +15,8 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from dapo_lit.cli.command import ctrl_c_named
 from dapo_lit.config import Config
-from dapo_lit.runs.preemption import SIGNALS, interrupt_once, stop_signals
+from dapo_lit.runs.preemption import SIGNALS, ctrl_c_named, interrupt_once, stop_signals
 from dapo_lit.screen import StatusLine
 
 FORK = multiprocessing.get_context("fork")

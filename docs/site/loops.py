@@ -18,8 +18,9 @@ def results() -> dict[tuple[int, str], dict[str, Any]]:
         for rule in RULES:
             folder = TUNING / f"{rule}-{order}"
             if (folder / "result.json").is_file():
-                decisions = (folder / "decisions.jsonl").read_text(encoding="utf-8").splitlines()
-                found[order, rule] = {**json.loads((folder / "result.json").read_text()), "offers": len(decisions)}
+                decisions = (folder / "decisions.jsonl").read_text(encoding="utf-8").rstrip("\n").split("\n")
+                result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+                found[order, rule] = {**result, "offers": len(decisions)}
     return found
 
 
