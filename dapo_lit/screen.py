@@ -239,3 +239,14 @@ def _replaced(name: str, kind: type[Unfailing]) -> Iterator[None]:
         setattr(sys, name, before)
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors=errors)
+
+
+@contextmanager
+def ctrl_c_named() -> Iterator[None]:
+    """Ends a command that Ctrl-C stops outside a training by a line, not a traceback; a training saves itself."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("stopped by Ctrl-C", file=sys.stderr)
+        # 128 + SIGINT, which shells and schedulers read as "stopped", not as "failed".
+        raise SystemExit(130) from None

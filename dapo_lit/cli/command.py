@@ -39,8 +39,7 @@ from dapo_lit.config.sections import section_of
 from dapo_lit.config.shipped import brings_regime
 from dapo_lit.errors import UserError, one_line
 from dapo_lit.runs.files.atomic import is_full
-from dapo_lit.runs.preemption import ctrl_c_named
-from dapo_lit.screen import on_screen
+from dapo_lit.screen import ctrl_c_named, on_screen
 
 if TYPE_CHECKING:
     from dapo_lit.cli.study_launch import Sweep

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from dapo_lit.config import Config
-from dapo_lit.runs.preemption import SIGNALS, ctrl_c_named, interrupt_once, stop_signals
-from dapo_lit.screen import StatusLine
+from dapo_lit.runs.preemption import SIGNALS, interrupt_once, stop_signals
+from dapo_lit.screen import StatusLine, ctrl_c_named
 
 FORK = multiprocessing.get_context("fork")
 PASSED_ON = (*SIGNALS, signal.SIGINT)

@@ -7,7 +7,6 @@ has its own handler that requeues the job; it is called once the checkpoint is w
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -44,17 +43,6 @@ def interrupted_once() -> Iterator[None]:
         # Not after the first: run.json and the loggers are still to be written.
         if signal.getsignal(signal.SIGINT) is interrupt_once:
             signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def ctrl_c_named() -> Iterator[None]:
-    """Ends a command that Ctrl-C stops outside a training by a line, not a traceback; a training saves itself."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        print("stopped by Ctrl-C", file=sys.stderr)
-        # 128 + SIGINT, which shells and schedulers read as "stopped", not as "failed".
-        raise SystemExit(130) from None
 
 
 class StopSignal:
