@@ -38,7 +38,8 @@ def table() -> str:
         checked, runs = result["check"], result["runs"]
         shown, claim = "the start", "–"
         if checked:
-            shown = f"{gain(result):+.1f} [{100 * checked['low']:.1f}, {100 * checked['high']:.1f}]"
+            low, high = (round(100 * checked[end], 1) + 0.0 for end in ("low", "high"))  # no minus before a zero
+            shown = f"{gain(result):+.1f} [{low:.1f}, {high:.1f}]"
             claim, runs = checked["claim"]["verdict"], runs - 2 * int(checked["pairs"])
         page = f"[{result['end']}]({rule}-{order}/page.md)"
         rows.append(f"| {order} | {RULES[rule]} | {result['offers']} | {runs} | {page} | {shown} | {claim} |")
