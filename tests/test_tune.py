@@ -153,3 +153,14 @@ def test_the_whole_way_with_runs_of_seconds(tmp_path, monkeypatch, capsys):
     assert (out / "page.md").read_text() == page
     result = json.loads((out / "result.json").read_text())
     assert (result["rule"], result["start"], result["runs"], result["check"]) == ("decide", "naive_grpo", 2, None)
+
+
+@pytest.mark.parametrize(
+    "budget", [("--runs", "-3"), ("--hours", "0"), ("--runs", "nan"), ("--runs", "3", "--bases", "0")]
+)
+def test_a_budget_in_which_nothing_can_be_tried_is_refused(tmp_path, budget, capsys):
+    with pytest.raises(SystemExit) as ended:
+        tune.main([str(tmp_path / "out"), *budget])
+    assert ended.value.code == 2
+    assert budget[-2] in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -301,6 +301,8 @@ def main(arguments: Sequence[str]) -> int:
     options, keys = parser.parse_known_args(arguments)
     if wrong := [key for key in keys if "=" not in key or key.startswith("-")]:
         parser.error(f"{wrong[0]}: not key=value")
+    if not (options.hours > 0 and options.runs > 0):
+        parser.error("--hours, --runs: a budget above 0, or nothing is tried")
     if options.bases is not None and options.bases < 1:
         parser.error("--bases: at least one")
     # What other keys say comes later on the command line and wins.
