@@ -14,6 +14,7 @@ from dapo_lit.engines.protocol import (
     Sample,
     SampleKey,
     SampleRequest,
+    SampleStream,
     Sampling,
 )
 
@@ -79,7 +80,7 @@ class _Playing:
     """On the stream's clock."""
 
 
-class ScriptedStream:
+class ScriptedStream(SampleStream):
     """A clock of its own: a step jumps to when the next sample ends. A response that goes on takes the time left."""
 
     def __init__(self, engine: ScriptedEngine, limit: int, version: int) -> None:

@@ -265,6 +265,11 @@ class SampleStream(Protocol):
     def pending(self) -> int:
         """Samples submitted and neither handed out nor withdrawn."""
 
+    @property
+    def waiting(self) -> int:
+        """Of `pending`: those that take no place of the engine, because they wait for something else."""
+        return 0
+
     def submit(self, requests: Sequence[SampleRequest]) -> None:
         """Queues requests; they are started in this order.
 

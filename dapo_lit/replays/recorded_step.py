@@ -27,6 +27,7 @@ from dapo_lit.engines.protocol import (
     Sample,
     SampleKey,
     SampleRequest,
+    SampleStream,
     Sampling,
 )
 from dapo_lit.errors import DamagedError, UserError
@@ -166,7 +167,7 @@ class RecordedVerdicts:
         return self.collect()
 
 
-class PlaybackEngine(RolloutEngine):
+class PlaybackEngine(RolloutEngine, SampleStream):
     """Gives back the samples of a recording; its own stream, in which whatever was submitted ends at the next step."""
 
     reproducible = True

@@ -27,6 +27,7 @@ from dapo_lit.engines.protocol import (
     Sample,
     SampleKey,
     SampleRequest,
+    SampleStream,
     Sampling,
     TokenIds,
 )
@@ -120,7 +121,7 @@ class EpisodeEngine(RolloutEngine):
         self._sampler.close()
 
 
-class EpisodeStream:
+class EpisodeStream(SampleStream):
     """The stream of an EpisodeEngine. Episodes that end in one step come in the order in which their turns ended."""
 
     def __init__(self, engine: EpisodeEngine, sampling: Sampling) -> None:
@@ -134,6 +135,10 @@ class EpisodeStream:
     @property
     def pending(self) -> int:
         return self._stream.pending + len(self._asking)
+
+    @property
+    def waiting(self) -> int:
+        return self._stream.waiting + len(self._asking)
 
     def submit(self, requests: Sequence[SampleRequest]) -> None:
         self._requests |= {request.key: request for request in requests}

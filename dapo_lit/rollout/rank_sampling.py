@@ -163,8 +163,9 @@ class RankSampling:
         """Everything since the last report."""
         # As text: exceptions of vLLM or a user's reward may not survive pickling.
         failure = f"{type(self.failure).__name__}: {self.failure}" if self.failure else None
-        pending = self._stream.pending + len(self._new)
-        report = Report(stops, failure, pending, self._setup.engine.preemptions, self._scored, self._withdrawn)
+        pending, waiting = self._stream.pending + len(self._new), self._stream.waiting
+        preemptions = self._setup.engine.preemptions
+        report = Report(stops, failure, pending, waiting, preemptions, self._scored, self._withdrawn)
         self._scored, self._withdrawn = [], {}
         return report
 

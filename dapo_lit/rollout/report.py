@@ -26,6 +26,8 @@ class Report:
     """The error of its last tick; None: there was none."""
     pending: int
     """Samples that its engine still has to give."""
+    waiting: int
+    """Of these: those that take no place of the engine now, because their environment is asked."""
     preemptions: int | None
     """By its engine in this step; None: not known."""
     completions: list[Completion]

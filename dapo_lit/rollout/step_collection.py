@@ -72,7 +72,9 @@ class StepCollection:
         # Under way; of a single rank, its own report.
         self._exchange: Exchange | list[Report] = []
         self._engines: list[int] = []  # that sample the groups, by place
+        # By engine: the samples it still has to give, and those of them that take a place of it.
         self._pending = [0] * setup.ranks.num_engines
+        self._placed = [0] * setup.ranks.num_engines
         self._preemptions: list[int | None] = []  # by engine
         for group in carried:
             self._add(group)
@@ -92,7 +94,7 @@ class StepCollection:
             self._check_none_lost()
             # One at a time, as each submission changes what is wanted next; with an engine that has no room, waiting is
             # free.
-            while admission.wanted and min(self._pending) < setup.engine.concurrency:  # an engine has room
+            while admission.wanted and min(self._placed) < setup.engine.concurrency:  # an engine has room
                 self._add(self._next_group())
             # With carry_over=all they go on in the next step, so stopping them would waste what they have.
             unwanted = self._keys_beyond_cut() if setup.rules.carry_over != "all" else []
@@ -149,12 +151,13 @@ class StepCollection:
         return OpenGroup(group, position, self._setup.rules.samples_per_prompt)
 
     def _add(self, group: OpenGroup) -> None:
-        """Gives a group to the engine that has the fewest samples to give: the same one on every rank."""
+        """Gives a group to the engine that has the fewest samples in its places: the same one on every rank."""
         requests = self._place(group)
         # Ties go to the first, on every rank alike: `min` keeps the order.
-        engine = min(range(len(self._pending)), key=self._pending.__getitem__)
+        engine = min(range(len(self._placed)), key=self._placed.__getitem__)
         self._engines.append(engine)
         self._pending[engine] += len(requests)
+        self._placed[engine] += len(requests)
         if engine == self._setup.ranks.engine:
             self._own.submit(group.group.problem, requests)
 
@@ -180,6 +183,8 @@ class StepCollection:
         self._exchange_s += time.perf_counter() - started
         of_engines = reports[:: ranks.per_engine]
         self._pending = [report.pending for report in of_engines]
+        # An episode that waits for a slow environment must not keep the engine from sampling another group.
+        self._placed = [report.pending - report.waiting for report in of_engines]
         self._preemptions = [report.preemptions for report in of_engines]
         for report in of_engines:
             for completion in report.completions:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from test_collect import RULES, by_problem, collector
 from thread_ranks import ThreadRanks, on_ranks
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -18,6 +19,7 @@ from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.environments.running import Answer, Tool
 from dapo_lit.policy.base import character_tokenizer
 from dapo_lit.rewards.functions import RewardProblem
+from dapo_lit.rollout.dynamic_sampling import KeepRate
 from dapo_lit.rollout.episodes import ENDS, EpisodeEngine, TurnLimits, asked, encoder, num_turns, turn_texts
 from dapo_lit.seeds import row_key, uniforms
 
@@ -338,3 +340,26 @@ def test_a_late_answer_to_a_withdrawn_question_is_not_that_to_the_same_question_
         assert not any(sample.ended_by == "failed" for sample in stream.step())
         assert not again or {key for key, *_ in before} & {key for key, *_ in environment.asked}
         partials = stream.withdraw([r.key for r in REQUESTS])
+
+
+def test_episodes_that_wait_for_a_slow_answer_leave_their_places_to_other_groups():
+    """Where an engine has places for one group, all groups of a step wait at the same time."""
+
+    class Slow(Tool):
+        most = 0
+
+        def answers(self, wait_s: float = 0.0) -> list[Any]:
+            waiting = {ticket[0].problem_id for ticket, _ in self._ready}
+            self.most, waits = max(self.most, len(waiting)), len(waiting) > self.most
+            # Nothing is asked any more: there is no place, or no group is wanted.
+            return super().answers(wait_s) if wait_s and not waits else []
+
+    made, environment = collector(by_problem({})), Slow(lambda problem, responses: None)
+    made.keep_rate = KeepRate(kept=100, generated=100)
+    inner = made.setup.engine
+    inner.concurrency, inner.reproducible = RULES.samples_per_prompt, False
+    problems = {prompt.problem.id: prompt.problem for prompt in made.setup.prompts}
+    made.setup.engine = EpisodeEngine(inner, environment, LIMITS, problems, encoder(TOKENIZER, "{observation}"), decode)
+    step = made.collect(1, 0)
+    assert len(step.accepted) == RULES.num_prompts
+    assert environment.most == RULES.num_prompts

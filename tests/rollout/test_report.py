@@ -13,7 +13,7 @@ from dapo_lit.rollout.records import Completion
 from dapo_lit.rollout.report import Report, from_bytes, to_bytes
 
 KEY = SampleKey(3, "p/ü", 1, 2)
-EMPTY = Report(stops=True, failure=None, pending=7, preemptions=3, completions=[], withdrawn={})
+EMPTY = Report(stops=True, failure=None, pending=7, waiting=2, preemptions=3, completions=[], withdrawn={})
 LOGPROBS = np.array([-1e-8, -0.1, -87.3], np.float32)
 COMPLETION = Completion(
     Sample(KEY, [5, 2**31 - 1, 0], LOGPROBS, False, 9, ((7, 1), (8, 1))),

@@ -24,6 +24,7 @@ from dapo_lit.engines.protocol import (
     Sample,
     SampleKey,
     SampleRequest,
+    SampleStream,
     Sampling,
 )
 from dapo_lit.engines.torch_engine.decoder import Decoder
@@ -89,7 +90,7 @@ _FREE_SHARE = 0.125
 """Share of the batch that must have ended before its places are used again."""
 
 
-class DecodingBatch:
+class DecodingBatch(SampleStream):
     """The engine's stream: decodes token by token. Samples that end at the same token come in submission order.
 
     All rows end at the same slot, `_slot`: the one the next token goes to. `current`: the engine's weight version now.

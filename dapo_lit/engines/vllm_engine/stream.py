@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from dapo_lit.engines.protocol import PartialSample, Sample, SampleKey, SampleRequest, Sampling
+from dapo_lit.engines.protocol import PartialSample, Sample, SampleKey, SampleRequest, SampleStream, Sampling
 from dapo_lit.seeds import request_seed
 
 
@@ -22,7 +22,7 @@ def sampling_params(request: SampleRequest, sampling: Sampling, eos_ids: list[in
     }
 
 
-class VllmStream:
+class VllmStream(SampleStream):
     """Requests by name; every step of vLLM's scheduler adds a token to each."""
 
     def __init__(

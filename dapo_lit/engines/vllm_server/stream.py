@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from dapo_lit.engines.protocol import PartialSample, Sample, SampleKey, SampleRequest, Sampling
+from dapo_lit.engines.protocol import PartialSample, Sample, SampleKey, SampleRequest, SampleStream, Sampling
 from dapo_lit.engines.vllm_engine.stream import sampling_params
 from dapo_lit.engines.vllm_server import client
 from dapo_lit.engines.vllm_server.client import ServerError
@@ -36,7 +36,7 @@ class UnderWay:
     work: Future[None] | None = None
 
 
-class VllmServerStream:
+class VllmServerStream(SampleStream):
     """Sends samples to the servers group by group, always to the one with the fewest under way."""
 
     def __init__(
