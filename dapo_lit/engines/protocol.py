@@ -227,6 +227,9 @@ class SampleRequest(ArrayRecord):
     most_tokens: int | None = None
     """The response is cut off at so many tokens of the policy, those of `partial` included, if that is below
     max_response_tokens; None: at max_response_tokens."""
+    is_turn: bool = False
+    """Of an episode: once it has ended with an EOS token, a request that continues it may follow before the next step
+    of the stream."""
 
     @property
     def input_ids(self) -> TokenIds:

@@ -142,12 +142,14 @@ class EpisodeStream(SampleStream):
 
     def submit(self, requests: Sequence[SampleRequest]) -> None:
         self._requests |= {request.key: request for request in requests}
-        self._stream.submit([self._limited(request) for request in requests])
+        self._stream.submit([self._as_turn(request) for request in requests])
 
-    def _limited(self, request: SampleRequest) -> SampleRequest:
-        """With the limit of the turn that it continues."""
+    def _as_turn(self, request: SampleRequest) -> SampleRequest:
+        """With the limit of the turn that it starts or continues."""
         most, places = self._engine.limits.turn_tokens, request.partial.observations.places
-        return request if most is None else replace(request, most_tokens=most + (int(places[-1]) if len(places) else 0))
+        if most is not None:
+            most += int(places[-1]) if len(places) else 0
+        return replace(request, most_tokens=most, is_turn=True)
 
     def step(self) -> list[Sample]:
         ended: list[Sample] = []
@@ -227,7 +229,7 @@ class EpisodeStream(SampleStream):
         if len(seen) > limits.observation_tokens:
             return [self._end(sample, "observation_tokens")]
         partial = PartialSample(sample.response_ids, sample.rollout_logprobs, sample.versions, seen)
-        self._stream.submit([self._limited(replace(self._requests[sample.key], partial=partial))])
+        self._stream.submit([self._as_turn(replace(self._requests[sample.key], partial=partial))])
         return []
 
     def _end(self, sample: Sample, end: str) -> Sample:

@@ -15,7 +15,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import Sample, SampleKey, SampleRequest, Sampling, run_to_end
-from dapo_lit.engines.torch_engine.engine import TorchEngine
+from dapo_lit.engines.torch_engine.decoder import Decoder
+from dapo_lit.engines.torch_engine.engine import DecodingBatch, TorchEngine
 from dapo_lit.environments.running import Answer, Tool
 from dapo_lit.policy.base import character_tokenizer
 from dapo_lit.rewards.functions import RewardProblem
@@ -363,3 +364,32 @@ def test_episodes_that_wait_for_a_slow_answer_leave_their_places_to_other_groups
     step = made.collect(1, 0)
     assert len(step.accepted) == RULES.num_prompts
     assert environment.most == RULES.num_prompts
+
+
+@pytest.mark.parametrize("max_batch_size", [1, 5, 512])
+def test_the_torch_engine_gives_the_same_episode_in_its_row_and_from_a_prefill(monkeypatch, max_batch_size):
+    """In its row unless an environment says more than is there already; an episode that enters anew is prefilled."""
+    prefilled, prefill = [], Decoder.prefill
+
+    def counted(self: Decoder, prompts: Sequence[Any]) -> Any:
+        prefilled.extend(len(prompt) for prompt in prompts)
+        return prefill(self, prompts)
+
+    def much(problem: RewardProblem, responses: Sequence[str]) -> str | None:
+        return None if "a" in responses[-1] else CHARACTERS * (len(responses) % 2) + "b"
+
+    limits = TurnLimits(turns=4, turn_tokens=None, observation_tokens=40)
+    monkeypatch.setattr(Decoder, "prefill", counted)
+    for environment in (reply, much):
+        given = {"environment": Tool(environment), "limits": limits, "max_batch_size": max_batch_size}
+        prefilled.clear()
+        in_rows, in_row_tokens = episodes(**given), sum(prefilled)
+        with monkeypatch.context() as patch:
+            patch.setattr(DecodingBatch, "_goes_on", lambda self, request: False)
+            prefilled.clear()
+            assert_same(episodes(**given), in_rows)
+        assert in_row_tokens < sum(prefilled)
+        said = {len(ids) for sample in in_rows.values() for _, ids in sample.observations.by_place}
+        assert said == ({1, 2, 3} if environment is reply else {1, 9})
+        if max_batch_size == 512:  # all enter together, each group's prompt once
+            assert (in_row_tokens == sum(len(r.prompt_ids) for r in REQUESTS[::4])) == (environment is reply)

@@ -2,8 +2,8 @@
 
 Requests enter the batch in submission order. Whenever an eighth of it has ended, the last rows fill the free places and
 the next requests follow them (continuous refill); no other row is moved. A group's prompt is run once, and its samples
-are computed together as long as their tokens are the same. Left out: CUDA graphs, speculative decoding, paging, tensor
-parallelism.
+are computed together as long as their tokens are the same. An episode goes on in its row: what the environment said is
+decoded like tokens that were drawn. Left out: CUDA graphs, speculative decoding, paging, tensor parallelism.
 
 A sample's noise depends only on its key and on how many of its tokens were sampled before, so any batch gives the same
 tokens. Log-probs then agree to rounding (about 1e-6); a token can differ only where the uniform is that close to the
@@ -121,10 +121,12 @@ class DecodingBatch(SampleStream):
         # Slot of the first response token; of an episode, as many later as it has tokens of its environment.
         self._firsts = np.empty(0, np.int64)
         self._limits = np.empty(0, np.int64)  # sampled tokens at which the response is cut off
-        # Slot of the first response token that was sampled here.
+        # Slot of the first token that is sampled for the row's request: until then its tokens are given.
         self._sampled_from = np.empty(0, np.int64)
         self._order = np.empty(0, np.int64)  # of submission
         self._alive = np.empty(0, np.bool_)
+        # By sample, the rows whose turn ended in the last step: in the cache until the next one.
+        self._ended_turns: dict[SampleKey, int] = {}
 
     @property
     def pending(self) -> int:
@@ -138,7 +140,26 @@ class DecodingBatch(SampleStream):
             # On a GPU such an id ends the process with a device-side assertion that names no prompt.
             if not len(ids) or not 0 <= ids.min() <= ids.max() < vocab:
                 raise ValueError(f"prompt of {request.key} is empty or has ids outside the vocabulary of {vocab}")
-        self._waiting.extend(requests)
+        self._waiting.extend(request for request in requests if not self._goes_on(request))
+
+    def _goes_on(self, request: SampleRequest) -> bool:
+        """Continues the row whose turn has just ended; False if it is not there, or a prefill is the shorter way."""
+        row = self._ended_turns.pop(request.key, None)
+        if row is None:
+            return False
+        seen, there = request.partial.observations, self._slot - int(self._starts[row])
+        given = len(request.prompt_ids) + len(request.partial.response_ids) + len(seen) - there
+        # Given tokens take a step each. A prefill takes one for all of them, and for those that are there once more.
+        if not 0 < given <= there:
+            return False
+        self._row_requests[row] = request
+        self._firsts[row] += given
+        self._sampled_from[row] = self._slot + given
+        self._limits[row] = request.limit(self._sampling)
+        self._order[row] = self._entered
+        self._entered += 1
+        self._alive[row] = True
+        return True
 
     def withdraw(self, keys: Collection[SampleKey]) -> dict[SampleKey, PartialSample]:
         """Takes samples out; their rows leave the batch with the next move."""
@@ -167,8 +188,10 @@ class DecodingBatch(SampleStream):
         if self._move_pays():
             self._move()
         # By position in the response, not by slot: slots shift when rows move.
-        noise = uniforms(self._noise_keys, self._slot - self._firsts)
-        at_eos = self._rows.sample(noise, self._slot, self._sampling)
+        noise = uniforms(self._noise_keys, np.maximum(self._slot - self._firsts, 0))
+        spoken = np.flatnonzero(self._alive & (self._slot < self._sampled_from))
+        given = {row: self._given(row) for row in spoken.tolist()}
+        at_eos = self._rows.sample(noise, self._slot, self._sampling, given)
         self._slot += 1
         at_limit = self._slot - self._firsts >= self._limits
         ended = np.flatnonzero((at_eos | at_limit) & self._alive)
@@ -176,10 +199,19 @@ class DecodingBatch(SampleStream):
         ended = ended[np.argsort(self._order[ended])]
         samples = self._collect(ended, at_eos)
         self._alive[ended] = False
-        if self._alive.any():
+        turns = [row for row in ended.tolist() if at_eos[row] and self._row_requests[row].is_turn]
+        self._ended_turns = {self._row_requests[row].key: row for row in turns}
+        kept = self._alive.copy()
+        kept[turns] = True
+        if kept.any():
             # Not after the last sample: the next hidden states would be for nobody.
-            self._rows.decode(self._slot - 1, self._alive)
+            self._rows.decode(self._slot - 1, kept)
         return samples
+
+    def _given(self, row: int) -> int:
+        """The token that the environment appended at the current slot."""
+        # Counted from the end: the last one is before the first token that is sampled.
+        return int(self._row_requests[row].partial.observations.ids[self._slot - int(self._sampled_from[row])])
 
     def _collect(self, rows: np.ndarray, at_eos: np.ndarray) -> list[Sample]:
         samples = []

@@ -5,7 +5,7 @@ their tokens differ. That changes no sample: a row of a product does not depend 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -155,16 +155,24 @@ class Rows:
         for index, layer in enumerate(self._cache.layers):
             entering.write(index, layer[:, kept:, :, :width])
 
-    def sample(self, uniforms: np.ndarray, slot: int, sampling: Sampling) -> np.ndarray:
-        """Draws the next token of every row, for slot `slot`; uniforms: [B]. Returns [B]: whether it is an EOS."""
+    def sample(self, uniforms: np.ndarray, slot: int, sampling: Sampling, given: Mapping[int, int]) -> np.ndarray:
+        """Draws the next token of every row, for slot `slot`; uniforms: [B].
+
+        given: by row, tokens that are not drawn. Returns [B]: whether a drawn token is an EOS.
+        """
         # Products by place, draws by row: rows that share a place differ only in their noise.
         logits = self._decoder.logits(self._hidden)[self._placed(self._places)]
         tokens, logprobs = draw(logits, torch.from_numpy(uniforms).to(logits.device), sampling)
+        rows = np.fromiter(given, np.int64)
+        if given:
+            tokens[self._placed(rows)] = self._placed(np.fromiter(given.values(), np.int64))
         self._ids[:, slot] = tokens
         self._logprobs[:, slot] = logprobs
         # Waits for the device: the host must know which rows have ended.
         self._tokens = tokens.cpu().numpy()
-        return self._is_eos[self._tokens]
+        at_eos: np.ndarray = self._is_eos[self._tokens]
+        at_eos[rows] = False
+        return at_eos
 
     def decode(self, slot: int, alive: np.ndarray) -> None:
         """Runs the tokens at `slot` through the model, so that the next ones of `alive` [B] can be drawn."""
