@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dapo_lit.study.compare.contrasts import Contrast, difference
+from dapo_lit.study.compare.contrasts import Contrast, difference, pair
 from dapo_lit.study.compare.equal_budget import at_equal_tokens, at_marks, costs, needed, per_step_metric, tokens_used
 from dapo_lit.study.read.curves import TRAINING_ACCURACY, Measured, measured, rising, value_at
 from dapo_lit.study.read.run import Run
@@ -179,3 +179,18 @@ def test_a_mark_is_compared_in_the_evaluations_after_the_steps_that_passed_it_an
     ]
     ((mark, gap),) = at_marks(Runs(tuple(runs)), SAMPLING, HELD_OUT, (40, 80))
     assert (mark, round(gap.mean, 6), gap.n) == (40, 0.3, 2)
+
+
+def test_a_difference_of_two_differences_has_its_whole_size_at_marks_and_at_equal_tokens() -> None:
+    """(0.9 - 0.5) - (0.4 - 0.3) = 0.3, not the difference of the two sides' means, which is half of it."""
+    values = {"dapo": 0.9, "dapo-clip_higher": 0.5, "dapo@epochs=1": 0.4, "dapo-clip_higher@epochs=1": 0.3}
+    runs = []
+    for arm, value in values.items():
+        run = run_of(arm, lambda spent, value=value: value, [10] * 6, 0, 0)
+        run.metrics[HELD_OUT] = value
+        runs.append(run)
+    first, second = "dapo - dapo-clip_higher", "dapo@epochs=1 - dapo-clip_higher@epochs=1"
+    contrast = pair("asked", f"({first}) - ({second})", list(values))
+    ((_, gap),) = at_marks(Runs(tuple(runs)), contrast, HELD_OUT, (30,))
+    points = at_equal_tokens(Runs(tuple(runs)), contrast, TRAINING_ACCURACY, (30,))
+    assert [round(found.mean, 6) for found in (gap, points[0][1])] == [0.3, 0.3]

@@ -122,12 +122,13 @@ def at_equal_tokens(
     if not pairs or not all(curve.at_every_step for pair in pairs for curve in pair):
         return []
     bases = [control[0].base for _, control in found]
+    size = _size(contrast)
     # No extrapolation: beyond it some pair was not measured.
     end = min(curve.places[-1] for pair in pairs for curve in pair)
     points = []
     for budget in budgets or [float(end) * part / QUARTERS for part in range(1, QUARTERS + 1)]:
         values = [[value_at(curve, budget) for curve in pair] for pair in pairs]
-        gaps = [ours - theirs for ours, theirs in values if ours is not None and theirs is not None]
+        gaps = [size * (ours - theirs) for ours, theirs in values if ours is not None and theirs is not None]
         # All pairs or none, or the points of one curve would be about different bases.
         if len(gaps) == len(pairs):
             points.append((float(budget), t_interval(per_base(gaps, bases))))
@@ -148,11 +149,16 @@ def at_marks(runs: Runs, contrast: Contrast, key: str, marks: Sequence[int]) -> 
         for both in found:
             ours, theirs = ([value for run in side if (value := _after(run, key, mark)) is not None] for side in both)
             if (len(ours), len(theirs)) == (len(both[0]), len(both[1])):
-                gaps.append(float(np.mean(ours) - np.mean(theirs)))
+                gaps.append(_size(contrast) * float(np.mean(ours) - np.mean(theirs)))
         # All pairs or none, or the marks would be about different bases.
         if gaps and len(gaps) == len(found):
             points.append((mark, t_interval(per_base(gaps, bases))))
     return points
+
+
+def _size(contrast: Contrast) -> float:
+    """By how much the contrast is more than the difference of its sides' means: 2 of a difference of two differences."""
+    return sum(weight for weight in contrast.weights.values() if weight > 0)
 
 
 def _after(run: Run, key: str, mark: int) -> float | None:

@@ -217,10 +217,20 @@ def page_one(results: Results) -> list[Part]:
     found = [effect.contrast for effect in results.of(results.family)]
     others = effects_on_every_metric(results.runs, found, bases(results.runs))
     parts: list[Part] = ["## 1. Findings", sensitivity(results, found), *effects_table(results, others)]
-    if not found:
+    # What a study asks by `study.pairs` stands before what its arms would give by themselves.
+    asked = asked_by_pairs(results)
+    if not (asked or found):
         return parts
-    drawing = differences_figure(results.runs, found, list(dict.fromkeys([results.metric, *PANELS])))
-    return [*parts, *([drawing] if drawing else []), *cost_table(results, found), *marks_table(results, found)]
+    drawing = differences_figure(results.runs, asked or found, list(dict.fromkeys([results.metric, *PANELS])))
+    compared = [*asked, *(c for c in found if c.weights not in [one.weights for one in asked])]
+    return [*parts, *([drawing] if drawing else []), *cost_table(results, compared), *marks_table(results, compared)]
+
+
+def asked_by_pairs(results: Results) -> list[Contrast]:
+    """The registered comparisons in the primary metric that `study.pairs` names."""
+    of_arms = {effect.contrast.family for effect in results.comparisons}
+    registered = [e for e in results.effects if e.kind == "registered" and e.outcome == results.metric]
+    return [e.contrast for e in registered if e.estimate.n and e.contrast.family not in of_arms]
 
 
 def sensitivity(results: Results, compared: Sequence[Contrast]) -> str:
