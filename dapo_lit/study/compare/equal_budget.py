@@ -157,7 +157,7 @@ def at_marks(runs: Runs, contrast: Contrast, key: str, marks: Sequence[int]) -> 
 
 
 def _size(contrast: Contrast) -> float:
-    """By how much the contrast is more than the difference of its sides' means: 2 of a difference of two differences."""
+    """The contrast over the difference of its sides' means: 2 for a difference of two differences."""
     return sum(weight for weight in contrast.weights.values() if weight > 0)
 
 
