@@ -11,6 +11,8 @@ import torch
 from small_runs import RUN, Run, rows, same_run, stop_in, untimed, weights
 
 from dapo_lit.config import ConfigError
+from dapo_lit.engines.protocol import EngineError, Sample
+from dapo_lit.engines.torch_engine.engine import DecodingBatch
 from dapo_lit.environments.running import UserEnvironment
 from dapo_lit.replays.recorded_step import open_recording, replay
 from dapo_lit.rewards.functions import RewardProblem
@@ -129,6 +131,25 @@ def test_killed_workers_lose_no_turn(whole, compose, tmp_path, monkeypatch):
     monkeypatch.setattr(UserEnvironment, "ask", kills)
     train(compose(*SETTINGS, *CARRIED, f"runs_dir={tmp_path}", "replay.record=[2]"), [])
     assert len(asked) > 3 * 97
+    assert same_run(tmp_path / RUN, whole)
+
+
+def test_an_engine_that_fails_in_the_middle_of_episodes_loses_nothing(whole, compose, tmp_path, monkeypatch):
+    settings = (*SETTINGS, *CARRIED, f"runs_dir={tmp_path}", "replay.record=[2]")
+    step = DecodingBatch.step
+
+    def fails(self: DecodingBatch) -> list[Sample]:
+        requests = [self._row_requests[row] for row in np.flatnonzero(self._alive)]
+        if any(len(request.partial.observations) for request in requests) and requests[0].key.step == 2:
+            raise EngineError("the engine is gone")
+        return step(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DecodingBatch, "step", fails)
+        with pytest.raises(EngineError, match="the engine is gone"):
+            train(compose(*settings), [])
+    assert len(rows(tmp_path / RUN)) == 2
+    train(compose(*settings, "resume=true"), [])
     assert same_run(tmp_path / RUN, whole)
 
 
