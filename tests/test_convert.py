@@ -39,6 +39,16 @@ def trl_script(tmp_path_factory) -> Path:
     return file
 
 
+def test_a_script_with_tools_leaves_the_limits_and_the_template_of_turns_to_be_set_by_hand():
+    tools = {"multi_turn.enable": True, "multi_turn.tool_config_path": "tools.yaml"}
+    limits = {"turns.max_turns", "turns.max_observation_tokens", "turns.template"}
+    assert limits <= converted("verl", tools).by_hand.keys()
+    limited = converted("verl", tools | {"multi_turn.max_assistant_turns": 6})
+    assert limited.settings["turns.max_turns"] == 6
+    assert limits & limited.by_hand.keys() == limits - {"turns.max_turns"}
+    assert not limits & converted("verl", {"multi_turn.enable": False}).by_hand.keys()
+
+
 def test_the_recipe_of_dapos_authors_becomes_the_experiment_that_was_written_by_hand():
     found, arguments = of(SCRIPTS / "verl_dapo_qwen2_5_32b.sh")
     different = differences(science(arguments), science(["+experiment=verl_qwen2_5_32b"]))

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import date
 from functools import cached_property
 from pathlib import Path
@@ -146,17 +146,20 @@ class RunComponents:
         found: torch.dtype = getattr(torch, self.config.engine_dtype(uses_gpu(self.config.trainer)))
         return found
 
-    def engine(self, ranks: Ranks = SINGLE_PROCESS) -> RolloutEngine:
+    def engine(
+        self, ranks: Ranks = SINGLE_PROCESS, stop_requested: Callable[[], bool] = lambda: False
+    ) -> RolloutEngine:
         """The engine: vLLM is started once, a torch engine is built on every call. With an environment around it where
         the config has one.
 
-        ranks: those that may share the engine.
+        ranks: those that may share the engine. stop_requested: whether the run was asked to stop.
         """
         engine = self._vllm if self.config.rollout.engine == "vllm" else self._build_engine()
         if self.config.turns.environment is None:
             return engine
-        everything = [*self.problems.train, *self.problems.heldout]
-        return with_environment(engine, self.config, everything, self.tokenizer, self.decode, self.num_workers, ranks)
+        return with_environment(
+            engine, self.config, self.problems, self.tokenizer, self.decode, self.num_workers, ranks, stop_requested
+        )
 
     @cached_property
     def _vllm(self) -> RolloutEngine:

@@ -95,6 +95,15 @@ OF_ITS_OWN = {"critic": ("critic",), "reward_model": ("reward", "overlong", "san
 """Sections of verl's that repeat the words of its actor, and what their own ones contain."""
 
 
+ENVIRONMENT = "turns.environment: "
+WITH_ENVIRONMENT = {
+    "turns.max_turns": "the script sets no limit, and an episode has one here",
+    "turns.max_observation_tokens": "room for all answers of an episode; the script has no such limit",
+    "turns.template": "what stands around an answer, as the chat format's tokens (docs/turns.md)",
+}
+"""What a script with tools leaves open."""
+
+
 def _carry(
     found: Conversion, entry: str | Mapping[str, Any], name: tuple[str, list[str]], value: Any, words: Mapping[str, Any]
 ) -> None:
@@ -305,6 +314,8 @@ def _complete(found: Conversion) -> None:
         if isinstance(value, list) and None in value:
             found.by_hand[key] = f"{key}: both of a pair"
             del settings[key]
+    if any(words.startswith(ENVIRONMENT) for words in found.by_hand.values()):
+        found.by_hand |= {key: words for key, words in WITH_ENVIRONMENT.items() if key not in settings}
     rank, alpha = settings.pop("policy.lora.rank", None), settings.pop("policy.lora.alpha", None)
     if rank is not None:
         settings["policy.lora"] = {"rank": rank, "alpha": float(alpha if alpha is not None else rank)}

@@ -161,6 +161,9 @@ class Turns(Section):
     words, such as the chat format's tokens between two messages."""
     deadline_s: PositiveFloat
     """Seconds for an answer of your own environment; an episode whose answer takes longer has no verdict."""
+    workers: Annotated[PositiveInt | None, EXECUTION]
+    """Processes in which your own environment answers, so questions at the same time; null: as many as score answers,
+    which is few for one that waits for a network."""
 
     def faults(self) -> Iterator[str]:
         name = self.environment

@@ -4,7 +4,7 @@ a reward function; a second try by the verifier.
 All of them answer a question by a ticket, in any order, so that none holds up an episode that asks nothing.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,6 +36,9 @@ class Environment(Protocol):
     def answers(self, wait_s: float = 0.0) -> list[tuple[Hashable, Answer]]:
         """The answers since the last call; waits for the first one up to `wait_s`, if any is under way."""
 
+    def withdraw(self, tickets: Collection[Hashable]) -> None:
+        """Drops questions whose answers nobody wants any more; an answer may still come."""
+
     def close(self) -> None:
         """Ends its processes."""
 
@@ -53,6 +56,8 @@ class Tool:
     def answers(self, wait_s: float = 0.0) -> list[tuple[Hashable, Answer]]:
         ready, self._ready = self._ready, []
         return ready
+
+    def withdraw(self, tickets: Collection[Hashable]) -> None: ...
 
     def close(self) -> None: ...
 
@@ -83,6 +88,15 @@ class UserEnvironment:
             found.append((self._asked.pop(outcome.number), answer))
         return found
 
+    def withdraw(self, tickets: Collection[Hashable]) -> None:
+        # Or those that no worker has begun would hold up the questions of the next step.
+        unwanted = frozenset(tickets)
+        numbers = [number for number, ticket in self._asked.items() if ticket in unwanted]
+        for number in numbers:
+            del self._asked[number]
+        if self._supervisor is not None:
+            self._supervisor.drop(numbers)
+
     def close(self) -> None:
         if self._supervisor is not None:
             self._supervisor.close()
@@ -105,6 +119,9 @@ class SecondTry:
         # Half a second, which is how often the verifier asks.
         asked = iter((False, True))
         return [(ticket, _said(score)) for ticket, score in self._verifier.drain(lambda waiting: next(asked))]
+
+    def withdraw(self, tickets: Collection[Hashable]) -> None:
+        """They are verified all the same, which takes milliseconds."""
 
     def close(self) -> None:
         self._verifier.close()

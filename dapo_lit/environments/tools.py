@@ -118,7 +118,9 @@ def lookup(problem: RewardProblem, responses: Sequence[str]) -> str | None:
     table = problem.meta.get("table")
     if not isinstance(table, Mapping):
         raise ValueError(f"problem {problem.id} has no column `table` with a mapping")
-    return str(table.get(key.strip(), ERROR))
+    entry = table.get(key.strip())
+    # None: Parquet gives every row of a column the keys of all.
+    return ERROR if entry is None else str(entry)
 
 
 TOOLS = {"calculator": calculator, "lookup": lookup}

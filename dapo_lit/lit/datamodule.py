@@ -6,7 +6,6 @@ With `rollout.steps_ahead` later steps are sampled during training, with earlier
 
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import torch
@@ -26,7 +25,7 @@ from dapo_lit.log import log
 from dapo_lit.preflight.training import check_run
 from dapo_lit.ranks import Ranks
 from dapo_lit.rollout.collect import Collector, ProblemOrder
-from dapo_lit.rollout.metrics import batch_metrics, reflects, rollout_metrics, staleness, task_metrics, turn_metrics
+from dapo_lit.rollout.metrics import batch_metrics, reflection, rollout_metrics, staleness, task_metrics, turn_metrics
 from dapo_lit.rollout.rank_sampling import CollectionSetup
 from dapo_lit.rollout.records import CollectedStep, Prompt
 from dapo_lit.rollout.step_collection import StopRequestedError
@@ -123,7 +122,7 @@ class RolloutDataModule(LightningDataModule):
         self.benchmarks = parts.benchmarks
         setup = CollectionSetup(
             prompts=train,
-            engine=parts.engine(self.ranks),
+            engine=parts.engine(self.ranks, self._stops_sampling),
             verifier=parts.verifier,
             decode=parts.decode,
             shape=reward_shaping(config),
@@ -198,10 +197,11 @@ class RolloutDataModule(LightningDataModule):
     def metrics(self, collected: CollectedStep) -> dict[str, Any]:
         """The metrics of a step's samples."""
         row = rollout_metrics(collected.counted) | batch_metrics(collected.accepted) | collected.metrics
-        reflection = {"rollout/reflection_frac": partial(reflects, pattern=self.parts.reflection)}
         if self.config.turns.environment is not None:
             row |= turn_metrics(collected.counted)
-        return row | task_metrics(collected.counted, {**self.parts.problems.metrics, **reflection})
+        row |= task_metrics(collected.counted, self.parts.problems.metrics)
+        reflecting = reflection(collected.counted, self.parts.reflection, self.parts.decode)
+        return row | {"rollout/reflection_frac": reflecting}
 
     def _sample(self, step: int, version: int, weights: Snapshot | None = None) -> CollectedStep:
         """Samples with `weights` (None: those that the engine has); the weights of `version` train on it."""

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +76,12 @@ class Supervisor:
         self._tasks[task.number] = task
         self._send(task)
 
+    def drop(self, numbers: Sequence[int]) -> None:
+        """Forgets tasks: those that no worker has begun are not begun, and no outcome of any of them is given."""
+        found = frozenset(number for number in numbers if self._tasks.pop(number, None) is not None)
+        if found:
+            self._write(found)
+
     @property
     def hungry(self) -> bool:
         """True if a worker has nothing to do."""
@@ -126,13 +132,14 @@ class Supervisor:
         self._heard = time.monotonic() + SILENT_S  # it imports before it reports
         # Also when the verifier is just dropped, and at the end of the interpreter; __del__ is sure of neither.
         self._finalizer = weakref.finalize(self, _shut_down, self._process, self._connection, self._workers)
-        with contextlib.suppress(OSError):  # it is dead: `poll` will see it
-            self._connection.sendall(framed(pickle.dumps(self._setup)))
+        self._write(self._setup)
 
     def _send(self, task: Task) -> None:
         work = pickle.dumps((task.number, task.work), pickle.HIGHEST_PROTOCOL)
-        message = (task.number, task.deadline_s, awaited(task.work), work)
-        with contextlib.suppress(OSError):
+        self._write((task.number, task.deadline_s, awaited(task.work), work))
+
+    def _write(self, message: object) -> None:
+        with contextlib.suppress(OSError):  # it is dead: `poll` will see it
             self._connection.sendall(framed(pickle.dumps(message)))
 
     def _receive(self) -> bytes | None:

@@ -89,6 +89,8 @@ class _Supervision:
     def __init__(self, setup: Setup, owner: int):
         self.setup, self.owner = setup, owner
         self.tasks: asyncio.Queue[_Task] = asyncio.Queue()
+        self.dropped: set[int] = set()
+        """Numbers of tasks that are not to be begun."""
         self.workers: dict[int, _Worker] = {}
         self.control: asyncio.StreamWriter
 
@@ -122,7 +124,11 @@ class _Supervision:
 
     async def _take_tasks(self, reader: asyncio.StreamReader) -> None:
         while (body := await read(reader)) is not None:
-            self.tasks.put_nowait(_Task(*pickle.loads(body)))
+            message = pickle.loads(body)
+            if isinstance(message, frozenset):
+                self.dropped |= message
+            else:
+                self.tasks.put_nowait(_Task(*message))
 
     async def _beat(self) -> None:
         # An orphan has another parent: the trainer was killed, and nobody reads verdicts any more.
@@ -149,7 +155,7 @@ class _Supervision:
                         task.cancel()
                         if task.done() and not task.cancelled():
                             self.tasks.put_nowait(task.result())
-                    elif not await self._finish(worker, task.result()):
+                    elif task.result().number not in self.dropped and not await self._finish(worker, task.result()):
                         break
             elif loaded is not None:
                 self._report("broken", 0, f"{self._loaded} cannot be loaded: {loaded.decode()}")

@@ -11,7 +11,7 @@ its tokens. One that is interrupted while the environment is asked is given back
 is drawn again, and the question is asked again.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
@@ -76,9 +76,11 @@ def asked(problem: Problem, sample: Sample, decode: Decode, name: str = "") -> R
 class EpisodeEngine(RolloutEngine):
     """The engine `sampler` with an environment.
 
-    problems: by id, all that may be asked for.
+    problem_of: the problem that a sample answers.
     encode: from what the environment says to the tokens that are appended.
+    decode: a turn as the environment reads it.
     ranks: those that may share the engine.
+    stop_requested: whether the run was asked to stop, which then waits for no answer.
     """
 
     def __init__(
@@ -86,14 +88,15 @@ class EpisodeEngine(RolloutEngine):
         sampler: RolloutEngine,
         environment: Environment,
         limits: TurnLimits,
-        problems: Mapping[str, Problem],
+        problem_of: Callable[[SampleKey], Problem],
         encode: Callable[[str], TokenIds],
         decode: Decode,
         ranks: Ranks = SINGLE_PROCESS,
+        stop_requested: Callable[[], bool] = lambda: False,
     ) -> None:
         self._sampler = sampler
-        self.environment, self.limits, self.problems = environment, limits, problems
-        self.encode, self.decode, self.ranks = encode, decode, ranks
+        self.environment, self.limits, self.problem_of = environment, limits, problem_of
+        self.encode, self.decode, self.ranks, self.stop_requested = encode, decode, ranks, stop_requested
         self.questions = count()
         """Numbers the questions of all streams: a late answer to a withdrawn one is not that of its repetition."""
 
@@ -172,7 +175,7 @@ class EpisodeStream(SampleStream):
         if not engine.ranks.leads_engine:
             return
         # The text of a turn is that of its tokens: marked as an episode's, whose turns are told apart.
-        problem = asked(engine.problems[sample.key.problem_id], replace(sample, ended_by="turns"), engine.decode)
+        problem = asked(engine.problem_of(sample.key), replace(sample, ended_by="turns"), engine.decode)
         try:
             engine.environment.ask(ticket, problem, problem.turns)
         except Exception as error:
@@ -206,6 +209,8 @@ class EpisodeStream(SampleStream):
             # An engine that gives the same batches to the same requests must not depend on how long an answer takes.
             while not found.keys() >= self._asking.keys():
                 found |= dict(environment.answers(WAIT_S))
+                if self._engine.stop_requested():
+                    break
         elif not self._stream.pending and not found:
             found |= dict(environment.answers(WAIT_S))
         return found
@@ -240,8 +245,11 @@ class EpisodeStream(SampleStream):
     def withdraw(self, keys: Collection[SampleKey]) -> dict[SampleKey, PartialSample]:
         wanted = frozenset(keys)
         found = self._stream.withdraw(wanted)
-        for ticket in [ticket for ticket in self._asking if ticket[0] in wanted]:
+        dropped = [ticket for ticket in self._asking if ticket[0] in wanted]
+        for ticket in dropped:
             found[ticket[0]] = self._asking.pop(ticket).without_last_token
+        if dropped and self._engine.ranks.leads_engine:
+            self._engine.environment.withdraw(dropped)
         for key in found:
             del self._requests[key]
         return found

@@ -8,7 +8,7 @@ from statistics import fmean, pstdev
 import numpy as np
 
 from dapo_lit.engines.protocol import TokenIds
-from dapo_lit.rollout.episodes import ENDS, num_turns
+from dapo_lit.rollout.episodes import ENDS, Decode, num_turns, turn_texts
 from dapo_lit.rollout.records import Completion, Group, OpenGroup
 from dapo_lit.rollout.step_collection import StepCollection
 
@@ -132,8 +132,14 @@ def turn_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
 
 
 def task_metrics(groups: Sequence[Group], shares: Mapping[str, Callable[[str], bool]]) -> dict[str, float | None]:
-    """The metrics that a task adds, and reflection: the share of responses for which a predicate holds."""
+    """The metrics that a task adds: the share of responses, of whole episodes, for which a predicate holds."""
     return {key: _mean(holds(c.text) for g in groups for c in g.completions) for key, holds in shares.items()}
+
+
+def reflection(groups: Sequence[Group], pattern: re.Pattern[str], decode: Decode) -> float | None:
+    """Share of responses in which the policy reflects; what an environment said is not the policy's."""
+    texts = ("\n".join(turn_texts(c.sample, decode)) or c.text for g in groups for c in g.completions)
+    return _mean(reflects(text, pattern) for text in texts)
 
 
 def reflects(text: str, pattern: re.Pattern[str] = WORDS) -> bool:

@@ -21,7 +21,7 @@ def _environments(monkeypatch):
 
 
 def answered(environment: Environment, count: int) -> dict:
-    found, end = {}, time.monotonic() + 60
+    found, end = {}, time.monotonic() + 30
     while len(found) < count and time.monotonic() < end:
         found |= dict(environment.answers(0.5))
     return found
@@ -98,5 +98,21 @@ def test_a_second_try_is_told_that_an_answer_is_wrong_and_ends_with_a_right_one(
         for ticket, responses in enumerate([("#41",), ("#41", "#42"), ("#42", "none")]):
             made.ask(ticket, RewardProblem("p", "?", "42", turns=responses), responses)
         assert answered(made, 3) == {0: Answer(WRONG), 1: Answer(None), 2: Answer(WRONG)}
+    finally:
+        made.close()
+
+
+def test_withdrawn_questions_that_no_worker_has_begun_hold_up_no_other():
+    made = UserEnvironment("user_environments.obey", 3.0, workers=1)
+    try:
+        made.ask("first", PROBLEM, ["well"])
+        answered(made, 1)  # the worker has started
+        for ticket in range(20):
+            made.ask(ticket, PROBLEM, ["sleep"])
+        made.withdraw([*range(20)])
+        made.ask("wanted", PROBLEM, ["well"])
+        # One of twenty is under way, and late after three seconds.
+        assert answered(made, 1) == {"wanted": Answer("well")}
+        assert not made._asked
     finally:
         made.close()

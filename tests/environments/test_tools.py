@@ -81,3 +81,8 @@ def test_no_name_of_python_is_looked_up():
 def test_a_table_without_a_mapping_is_named():
     with pytest.raises(ValueError, match="p7"):
         lookup(RewardProblem("p7", "", "", {}), ["?x"])
+
+
+def test_an_entry_that_parquet_adds_to_a_table_is_none():
+    problem = RewardProblem("p", "", "", {"table": {"France": "Paris", "Spain": None, "zero": 0}})
+    assert [lookup(problem, [turn]) for turn in ("?France", "?Spain", "?zero")] == ["Paris", ERROR, "0"]

@@ -138,7 +138,7 @@ def episodes(made: VllmServerEngine) -> EpisodeStream:
     problems = {f"p{g}": Problem(f"p{g}", "", "") for g in range(4)}
     tool = Tool(lambda problem, responses: None if len(responses) > 3 else f"{len(responses)}{len(responses[-1]) % 10}")
     encode, decode = (lambda said: token_ids(map(int, said))), (lambda ids: "".join(map(str, ids)))
-    around = EpisodeEngine(made, tool, TurnLimits(9, None, 20), problems, encode, decode)
+    around = EpisodeEngine(made, tool, TurnLimits(9, None, 20), lambda key: problems[key.problem_id], encode, decode)
     stream = around.open(Sampling(max_response_tokens=30))
     stream.submit([SampleRequest(SampleKey(1, f"p{g}", 0, j), (5, 6, g)) for g in range(4) for j in range(2)])
     return stream

@@ -1,5 +1,6 @@
 """Runs over several turns: what a run without an environment keeps, and that nothing of an episode is lost."""
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -8,12 +9,18 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scripted_engine import ScriptedEngine
 from small_runs import RUN, Run, rows, same_run, stop_in, untimed, weights
 
+from dapo_lit.build.components import RunComponents
+from dapo_lit.build.environment import turn_with_marks, with_environment
 from dapo_lit.config import ConfigError
-from dapo_lit.engines.protocol import EngineError, Sample
+from dapo_lit.engines.protocol import EngineError, Sample, SampleKey
 from dapo_lit.engines.torch_engine.engine import DecodingBatch
 from dapo_lit.environments.running import UserEnvironment
+from dapo_lit.evaluation.sampled import EVALUATION_STEP
+from dapo_lit.policy.base import character_tokenizer
+from dapo_lit.ranks import Ranks
 from dapo_lit.replays.recorded_step import open_recording, replay
 from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.verifier import Verifier
@@ -26,7 +33,7 @@ SETTINGS = (
     "turns.environment=user_environments.speaks", "turns.max_turns=3", "turns.max_observation_tokens=5",
     "turns.deadline_s=60", "budget.steps=3", "preflight=false", "logger.rollouts_every=1", "evaluation.every=1",
 )  # fmt: skip
-CARRIED = ("algorithm.dynamic_sampling.carry_over=all", "rollout.max_batch_size=12")
+CARRIED = ("algorithm.dynamic_sampling.carry_over=all", "rollout.max_batch_size=10")
 
 
 @pytest.fixture(autouse=True)
@@ -210,3 +217,30 @@ def test_an_answer_is_looked_for_in_the_policys_last_turn():
         for turns, right in ((("#12", "#13"), False), (("#13", "#12"), True), (("12*1=", "so"), False), ((), True)):
             (score,) = verifier.score([(replace(problem, turns=turns), "#13 #12")])
             assert score.correct == right
+
+
+def test_an_environment_is_asked_about_the_problem_of_its_episode_whatever_its_id(compose, tmp_path):
+    """Files of one name, whose problems have no ids: problems-1, problems-2, ... in both."""
+    for place, answer in (("train", 7), ("held", 8)):
+        (tmp_path / place).mkdir()
+        lines = [{"problem": f"{answer}+{n}=", "answer": str(answer + n)} for n in range(4)]
+        (tmp_path / place / "problems.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    files = (f"task.path={tmp_path}/train/problems.jsonl", f"task.eval_path={tmp_path}/held/problems.jsonl")
+    parts = RunComponents(compose(*SETTINGS, "task=file", "task.template=plain", "policy.path=unused", *files))
+    train, heldout = parts.problems.train, parts.problems.heldout
+    assert train[1].id == heldout[1].id
+    engine = with_environment(
+        ScriptedEngine(lambda key: None), parts.config, parts.problems, character_tokenizer("0"), str, 1, Ranks(),
+        lambda: False,
+    )  # fmt: skip
+    for step, problem in ((1, train[1]), (EVALUATION_STEP, heldout[1])):
+        assert engine.problem_of(SampleKey(step, problem.id, 0, 0)) is problem
+    engine.close()
+
+
+def test_a_users_environment_reads_special_tokens_of_a_turn_but_not_the_one_that_ended_it():
+    tokenizer = character_tokenizer("abcd")
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<call>"]})
+    ids = [*tokenizer.encode("ab<call>cd"), tokenizer.eos_token_id]
+    assert turn_with_marks(tokenizer, ids) == "ab<call>cd"
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "abcd"

@@ -83,12 +83,16 @@ class Delayed(Tool):
         return ready
 
 
+def problem_of(key: SampleKey) -> Problem:
+    return PROBLEMS[key.problem_id]
+
+
 def engine(
     environment: Any = None, limits: TurnLimits = LIMITS, max_batch_size: int = 512, template: str = "{observation}"
 ) -> EpisodeEngine:
     inner = TorchEngine(MODEL.config, eos_ids=[EOS], max_batch_size=max_batch_size)
     inner.sync_weights(MODEL.state_dict().items(), 1)
-    return EpisodeEngine(inner, environment or Tool(reply), limits, PROBLEMS, encoder(TOKENIZER, template), decode)
+    return EpisodeEngine(inner, environment or Tool(reply), limits, problem_of, encoder(TOKENIZER, template), decode)
 
 
 def episodes(requests: Sequence[SampleRequest] = REQUESTS, **given: Any) -> dict[SampleKey, Sample]:
@@ -360,7 +364,8 @@ def test_episodes_that_wait_for_a_slow_answer_leave_their_places_to_other_groups
     inner = made.setup.engine
     inner.concurrency, inner.reproducible = RULES.samples_per_prompt, False
     problems = {prompt.problem.id: prompt.problem for prompt in made.setup.prompts}
-    made.setup.engine = EpisodeEngine(inner, environment, LIMITS, problems, encoder(TOKENIZER, "{observation}"), decode)
+    encode = encoder(TOKENIZER, "{observation}")
+    made.setup.engine = EpisodeEngine(inner, environment, LIMITS, lambda key: problems[key.problem_id], encode, decode)
     step = made.collect(1, 0)
     assert len(step.accepted) == RULES.num_prompts
     assert environment.most == RULES.num_prompts
@@ -393,3 +398,21 @@ def test_the_torch_engine_gives_the_same_episode_in_its_row_and_from_a_prefill(m
         assert said == ({1, 2, 3} if environment is reply else {1, 9})
         if max_batch_size == 512:  # all enter together, each group's prompt once
             assert (in_row_tokens == sum(len(r.prompt_ids) for r in REQUESTS[::4])) == (environment is reply)
+
+
+def test_a_run_that_was_asked_to_stop_waits_for_no_answer():
+    made = engine(Delayed(reply, 10**9))
+    made.stop_requested = lambda: True
+    stream = made.open(SAMPLING)
+    stream.submit(REQUESTS)
+    # With a reproducible engine, which otherwise waits for every answer: this would never return.
+    list(run_to_end(stream, lambda: bool(stream._asking)))
+    assert stream.withdraw([request.key for request in REQUESTS])
+    assert stream.pending == 0
+
+
+def test_what_an_environment_says_must_be_of_the_vocabulary():
+    made = engine(Tool(lambda problem, responses: "b"))
+    made.encode = lambda said: np.array([len(TOKENIZER)], np.int32)
+    with pytest.raises(ValueError, match="outside the vocabulary"):
+        list(made.generate(REQUESTS, SAMPLING))

@@ -1,12 +1,14 @@
 """`rollout/*` and `batch/*` worked by hand on two groups of two."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from dapo_lit.data.problem import Problem
-from dapo_lit.engines.protocol import Sample, SampleKey
+from dapo_lit.engines.protocol import Observations, Sample, SampleKey
 from dapo_lit.rewards.score import Score
-from dapo_lit.rollout.metrics import batch_metrics, repetition, rollout_metrics, task_metrics
+from dapo_lit.rollout.metrics import WORDS, batch_metrics, reflection, repetition, rollout_metrics, task_metrics
 from dapo_lit.rollout.records import Completion, Group
 
 
@@ -108,3 +110,22 @@ def test_repetition_is_that_of_a_set_of_ngrams_at_any_length(length, vocabulary)
     ids = np.random.default_rng(0).integers(0, vocabulary, length).astype(np.int32)
     total = length - 3
     assert repetition(ids) == 1 - len({tuple(ids[i : i + 4].tolist()) for i in range(total)}) / total
+
+
+def test_reflection_is_the_policys_and_not_what_its_environment_said():
+    words = {1: "so it is 7", 2: "That is wrong. Wait", 3: "it is 8", 4: "let me recheck", 5: ""}
+
+    def decode(ids: list[int]) -> str:
+        return " ".join(words[token] for token in ids)
+
+    def episode(*ids: int) -> Completion:
+        made = completion(ids, True)
+        seen = Observations([2], [1])
+        sample = replace(made.sample, observations=seen, ended_by="environment")
+        return replace(made, sample=sample, text=decode(sample.row_ids.tolist()))
+
+    told, reflecting = episode(1, 3), episode(1, 4)
+    assert "wrong" in told.text
+    assert reflection([group(told, told)], WORDS, decode) == 0.0
+    assert reflection([group(told, reflecting)], WORDS, decode) == 0.5
+    assert reflection([group(replace(completion((1,), True), text="wait, recheck"))], WORDS, decode) == 1.0

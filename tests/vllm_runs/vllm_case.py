@@ -125,7 +125,7 @@ def with_turns(engine: RolloutEngine, environment: Any = None, num_problems: int
     """The engine with an environment; texts are numbers of tokens."""
     problems = {f"p{i}": Problem(f"p{i}", "", "") for i in range(num_problems)}
     return EpisodeEngine(
-        engine, environment or Tool(reply), LIMITS, problems,
+        engine, environment or Tool(reply), LIMITS, lambda key: problems[key.problem_id],
         lambda said: token_ids(map(int, said.split())), lambda ids: " ".join(map(str, ids)),
     )  # fmt: skip
 

@@ -88,6 +88,8 @@ class TorchEngine(RolloutEngine):
 
 _FREE_SHARE = 0.125
 """Share of the batch that must have ended before its places are used again."""
+_MOST_GIVEN = 64
+"""Tokens of an observation that are decoded one by one; a step of a small batch costs as much as a short prefill."""
 
 
 class DecodingBatch(SampleStream):
@@ -136,7 +138,8 @@ class DecodingBatch(SampleStream):
         """Raises ValueError for an empty prompt or ids outside the vocabulary."""
         vocab = self._rows.vocab_size
         for request in requests:
-            ids = request.prompt_ids
+            # Of an episode with what its environment said.
+            ids = request.input_ids if len(request.partial.observations) else request.prompt_ids
             # On a GPU such an id ends the process with a device-side assertion that names no prompt.
             if not len(ids) or not 0 <= ids.min() <= ids.max() < vocab:
                 raise ValueError(f"prompt of {request.key} is empty or has ids outside the vocabulary of {vocab}")
@@ -150,7 +153,7 @@ class DecodingBatch(SampleStream):
         seen, there = request.partial.observations, self._slot - int(self._starts[row])
         given = len(request.prompt_ids) + len(request.partial.response_ids) + len(seen) - there
         # Given tokens take a step each. A prefill takes one for all of them, and for those that are there once more.
-        if not 0 < given <= there:
+        if not 0 < given <= min(there, _MOST_GIVEN):
             return False
         self._row_requests[row] = request
         self._firsts[row] += given
