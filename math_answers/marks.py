@@ -29,7 +29,8 @@ _CLOSED_HALF = re.compile(rf'\s*(?:\*\*|__|[`”»›」』》】]|(?<=[0-9)\]}}
 _DELIMITED = re.compile(r"\$\$([^$]+)\$\$|\\\(((?:(?!\\[()]).)+)\\\)|\\\[((?:(?!\\[\[\]]).)+)\\\]", re.DOTALL)
 _BLOCK = re.compile(
     r"""\$\$(?P<dollars>.+?)\$\$ | \\\[(?P<brackets>.+?)\\\] | \\\((?P<parentheses>.+?)\\\)
-      | (?<!\$)\$(?P<dollar>[^$]+?)\$ | ```[^\n`]*\n(?P<code>.+?)```
+      | (?<!\$)\$(?P<dollar>[^\S\n]*\n[^$]+?)\$      # `$18` is an amount, and another may follow in the text
+      | ```[^\n`]*\n(?P<code>.+?)```
       | \\begin\{(?P<name>(?:equation|align|gather|displaymath|math)\*?)\}(?P<body>.+?)\\end\{(?P=name)\}""",
     re.DOTALL | re.VERBOSE,
 )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dapo_lit.imports import named_object
-from dapo_lit.rewards.functions import NoVerdictError, RewardFunction, RewardProblem
+from dapo_lit.rewards.functions import RewardFunction, RewardProblem
 from dapo_lit.rewards.score import Score
 
 ANSWER_COLUMNS = ("answer", "solution", "ground_truth")
@@ -49,6 +49,13 @@ def adapted(function: Callable[..., Any], path: str) -> RewardFunction:
     except (TypeError, ValueError):  # a callable written in C
         return function
     names = set(parameters)
+    # The trainer's side has looked for it in the source, and sends what is no group where it found nothing.
+    if GROUPS in names and not asks_for_groups(path):
+        module = path.rpartition(".")[0]
+        raise TypeError(
+            f"{path} asks for `{GROUPS}`, and {module} does not define it with `def`: name the module that does, or "
+            f"define a function there that passes `{GROUPS}` on"
+        )
     function = awaited(function)
     adapter: Callable[..., RewardFunction] | None = None
     if names.issuperset(VERL) or names.issuperset(VERL_BATCH):
@@ -179,7 +186,9 @@ def _of_verl(result: Any) -> Any:
     if not isinstance(result, Mapping):
         return result
     if "score" not in result:
-        raise NoVerdictError(f"returned a dict with {', '.join(map(str, result))}, and verl's has `score`")
+        # Not raised, which would leave the whole batch without a verdict.
+        error = f"returned a dict with {', '.join(map(str, result))}, and verl's has `score`"
+        return Score(False, 0.0, error=error)
     if "acc" not in result:
         return result["score"]
     answer = result.get("pred")

@@ -12,7 +12,12 @@ from math_answers.parse import MAX_ANSWER_CHARS
         # the last answer line of the last 300 characters
         ("answer_line", "Answer: 3\nno, wait.\nanswer : $4$ ", "$4$"),
         ("answer_line", "Answer: 3\n" + "x" * 290, "3"), ("answer_line", "Answer: 3\n" + "x" * 300, None),
-        ("answer_line", "Answer:\n42", "42"),
+        ("answer_line", "Answer:\n42", "42"), ("answer_line", "**Answer:**\n42", "42"),
+        ("answer_line", "**Final Answer:**\n\n\\[\n\\boxed{42}\n\\]", r"\boxed{42}"),
+        ("answer_line", "**Answer:** \n$$\n42\n$$", "42"), ("answer_line", "Answer:**42**", "42"),
+        # an amount, and not the start of a formula that ends in a later one
+        ("answer_line", "Answer: $18\n\nExplanation: 9 eggs at $2 each.", "$18"),
+        ("answer_line", "Answer:\n$\n\\frac{1}{2}\n$", r"\frac{1}{2}"),
         # the last balanced box
         ("boxed", r"\boxed{1} then \boxed{2}", "2"), ("boxed", r"\boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
         ("boxed", r"\boxed {x}", "x"), ("boxed", r"\fbox{7}", "7"), ("boxed", r"\boxed", None),

@@ -18,6 +18,10 @@ def verl_other(data_source, solution_str, ground_truth, extra_info=None):
     return {"reward": 1.0}
 
 
+def verl_sometimes(data_source, solution_str, ground_truth, extra_info=None):
+    return {"score": 1.0} if ground_truth in solution_str else {"reward": 0.0}
+
+
 def trl_chat(completions, answer, **kwargs):
     return [float(right in chat[0]["content"]) for chat, right in zip(completions, answer, strict=True)]
 

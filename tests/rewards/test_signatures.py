@@ -52,6 +52,20 @@ def test_a_result_of_verls_without_a_score_is_an_error_that_says_so():
     assert "returned a dict with reward, and verl's has `score`" in (score.error or "")
 
 
+def test_a_result_without_a_score_leaves_the_others_of_its_batch_their_verdicts():
+    with verifier("verl_sometimes") as made:
+        scores = made.score([(QUESTION, "5"), (QUESTION, "6"), (QUESTION, "it is 5")])
+    assert [score.missing for score in scores] == [False, True, False]
+
+
+def test_a_function_that_asks_for_groups_is_refused_where_its_definition_is_not(tmp_path, monkeypatch):
+    (tmp_path / "reexported.py").write_text("from foreign_rewards import longest_of_group\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    made = Verifier(rule="numeric", extraction="number", function="reexported.longest_of_group", workers=1)
+    with made, pytest.raises(WorkersLostError, match="reexported does not define it with `def`"):
+        made.score([(QUESTION, "5")])
+
+
 def test_a_signature_that_is_not_known_is_refused_with_the_lines_that_adapt_it():
     with verifier("areal") as made, pytest.raises(WorkersLostError, match="none of the known signatures") as refused:
         made.score([(QUESTION, "5")])
