@@ -16,6 +16,8 @@ from dapo_lit.config.shipped import SHARED, default_run, studies
 
 PACKING = ("trainer.micro_batch_tokens", "trainer.shared_prompt", "trainer.devices", "trainer.num_nodes")
 """Execution keys that decide which tokens share a micro-batch."""
+SAMPLED_AT_ONCE = ("rollout.max_batch_size", "trainer.devices", "trainer.num_nodes")
+"""Execution keys that decide how many samples are under way."""
 
 Tree = Mapping[str, Any]
 
@@ -108,6 +110,9 @@ def identity(tree: Tree) -> dict[str, Any]:
     # The gradient depends on the packing.
     if flat.get("algorithm.token_level_denominator") == "microbatch":
         counted |= flat.keys() & set(PACKING)
+    # Which groups are complete or half done at the end of a step depends on how many were sampled at once.
+    if flat.get("algorithm.dynamic_sampling.carry_over", "none") != "none":
+        counted |= flat.keys() & set(SAMPLED_AT_ONCE)
     return {key: flat[key] for key in sorted(counted)}
 
 

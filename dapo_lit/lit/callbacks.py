@@ -63,8 +63,10 @@ class Recorder(Callback):
         # A run stopped in its first step has it.
         if module.counters.step == 0 and not self.folder.resumes:
             self._write(trainer.datamodule, module, {}, evaluates=True)
-        if module.row is not None:
+        if module.counters.step:
+            # A budget of tokens may be spent, whether the last row is written or not.
             self._end(trainer, module)
+        if module.row is not None:
             self._write_last(trainer, module)
 
     def on_train_batch_end(
@@ -198,7 +200,7 @@ def mismatch_alarm(config: Config, step: int, kl: float | None) -> str | None:
     )
 
 
-TOGETHER = (StopRequestedError, NonFiniteError, ExhaustedError, LostSampleError)
+TOGETHER = (StopRequestedError, NonFiniteError, ExhaustedError, LostSampleError, RewardError)
 """Exceptions that all ranks raise at the same point, so that they can save together."""
 
 

@@ -170,13 +170,14 @@ class RolloutDataModule(LightningDataModule):
         started = time.perf_counter()
         module, ahead = self.trainer.lightning_module, self._ahead
         version = module.policy_version
-        collected = ahead.take()
+        collected = ahead.first()
+        queued = len(ahead) - (collected is not None)
         # Never beyond the budget: a step that nobody trains on is wasted.
         last = min(self.config.rollout.steps_ahead, self.config.budget.steps - step)
-        later = range(len(ahead) + 1, last + 1)
+        later = range(queued + 1, last + 1)
         given, weights = time.perf_counter(), None
         # The engine may be sampling; not if it was not probed yet: then the queue is that of a checkpoint.
-        if len(ahead) and later and not self._weights.is_unprobed:
+        if queued and later and not self._weights.is_unprobed:
             weights = self._weights.snapshot(module)
         elif later or collected is None:
             self._weights.sync(module)
@@ -186,8 +187,11 @@ class RolloutDataModule(LightningDataModule):
         else:  # if a step before made no update, the samples are fresher than planned
             collected.policy_version = version
             collected.metrics |= staleness(collected.accepted, version)
-        # Immediately, because the collector's state is now that after the steps of the queue.
+        # Both here, where nothing can fail in between: an error above saves a state in which the step is still queued,
+        # and one below none.
         self.next_step = step + 1
+        if len(ahead) > queued:
+            ahead.remove_first()
         for steps in later:
             ahead.start(step + steps, version + steps, weights)
         groups = collected.accepted

@@ -58,15 +58,16 @@ class StepsAhead:
     def wait(self) -> list[CollectedStep]:
         """Waits for every step of the queue and returns them without removing them, up to one that failed.
 
-        A failure is kept for `take`: the steps before it do not depend on it.
+        A failure is kept for `first`: the steps before it do not depend on it.
         """
         return [step for future in self._queue if (step := future.result()) is not None]
 
-    def take(self) -> CollectedStep | None:
-        """Waits for the first step and removes it; raises what its sampling raised. None: the queue is empty."""
+    def first(self) -> CollectedStep | None:
+        """Waits for the first step, which stays in the queue; raises what its sampling raised. None: the queue is
+        empty."""
         if not self._queue:
             return None
-        step = self._queue.popleft().result()
+        step = self._queue[0].result()
         if step is None:
             self._queue.clear()
             failure, self._failure = self._failure, None
@@ -74,11 +75,15 @@ class StepsAhead:
             raise failure
         return step
 
+    def remove_first(self) -> None:
+        """Called when the first step is the one that is trained on: until then a checkpoint has to hold it."""
+        self._queue.popleft()
+
     def restore(self, steps: Iterable[CollectedStep]) -> None:
         """Puts back what `wait` returned when a checkpoint was written."""
         self._queue.clear()
         for step in steps:
-            # Steps of a checkpoint are done; wrapped alike, `take` need not tell them apart.
+            # Steps of a checkpoint are done; wrapped alike, `first` need not tell them apart.
             future: Future[CollectedStep | None] = Future()
             future.set_result(step)
             self._queue.append(future)

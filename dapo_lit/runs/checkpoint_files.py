@@ -16,6 +16,8 @@ from dapo_lit.runs.files.manifest import MANIFEST, difference, read_manifest, su
 from dapo_lit.runs.files.run_manifest import step_of, update_manifest
 
 KEPT = 2
+REMOVED = ".removed"
+"""Suffix of a checkpoint that is being removed."""
 
 
 def write_checkpoint(
@@ -73,6 +75,9 @@ def _complete(draft: Path, final: Path, ranks: Ranks, kept: int | None) -> None:
     put_in_place(draft, final)
     for old in complete(final.parent)[:-kept] if kept else ():
         remove(old)
+    # What a killed process left of other steps, as large as a checkpoint each.
+    for leftover in [*final.parent.glob(f"step_*{DRAFT}"), *final.parent.glob(f"step_*{REMOVED}")]:
+        remove_any(leftover)
 
 
 def _writer(file: Path) -> int:
@@ -132,7 +137,7 @@ def newest_good(folder: Path, ranks: Ranks = SINGLE_PROCESS) -> Path | None:
 def remove(path: Path) -> None:
     """Removes a checkpoint; a folder is renamed first, so that a kill leaves no half of it under its name."""
     if path.is_dir():
-        going = path.with_name(path.name + ".removed")
+        going = path.with_name(path.name + REMOVED)
         path.rename(going)
         shutil.rmtree(going)
     else:

@@ -151,7 +151,9 @@ def score(
 
     later: completions whose old log-probs, and mismatch, come from the first update.
     """
-    policy, ref, values = _forward_passes(forward, batch, later, scores_policy=objective.recomputes_old_logprobs)
+    # A batch that was sampled with older weights has no use of the scores without a correction.
+    scores_policy = objective.recomputes_old_logprobs and bool(objective.correction is not None or batch.fresh.any())
+    policy, ref, values = _forward_passes(forward, batch, later, scores_policy=scores_policy)
     is_later = torch.zeros(len(batch.sequences), dtype=torch.bool, device="cpu")
     is_later[list(later)] = True
     # Expanded from completions to tokens, as everything downstream indexes tokens.
@@ -159,7 +161,7 @@ def score(
     # With old_logprobs=rollout, pi_old is the engine's and no pass of the trainer is needed (verl calls this bypass
     # mode).
     old, corrections, statistics = batch.rollout_logprobs, None, NOTHING
-    if objective.recomputes_old_logprobs:
+    if scores_policy:
         # The scores are the same on every rank by now: rank 0 measures all of them, the others nothing.
         is_first = forward.ranks.rank == 0
         measured = batch.fresh & ~unscored if is_first else torch.zeros_like(batch.fresh)

@@ -54,6 +54,18 @@ def test_where_every_micro_batch_has_its_own_denominator_its_size_is_science(com
     assert keys("algorithm.token_level_denominator=microbatch") == {"trainer.micro_batch_tokens": [64, 128]}
 
 
+def test_where_groups_are_carried_over_the_number_that_is_sampled_at_once_is_science(compose):
+    def keys(carry_over: str) -> dict:
+        few, many = (
+            identity(compose(f"rollout.max_batch_size={n}", carry_over).model_dump(mode="json")) for n in (12, 512)
+        )
+        return differences(few, many)
+
+    carried = "algorithm.dynamic_sampling.carry_over"
+    assert keys(f"{carried}=none") == {}
+    assert keys(f"{carried}=finished") == keys(f"{carried}=all") == {"rollout.max_batch_size": [12, 512]}
+
+
 def test_the_default_run_is_read_from_the_files_as_it_is_composed(compose):
     composed = compose(small=False).model_dump(mode="json")
     assert differences(flatten(composed), flatten(default_run()))["runs_dir"][1] == "runs"

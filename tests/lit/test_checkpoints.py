@@ -13,7 +13,8 @@ from thread_ranks import ThreadRanks, on_ranks
 
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.processes import RunStart, StartPoint
-from dapo_lit.runs.checkpoint_files import complete, damage_reason, newest_good, write_checkpoint
+from dapo_lit.runs.checkpoint_files import REMOVED, complete, damage_reason, newest_good, write_checkpoint
+from dapo_lit.runs.files.atomic import DRAFT
 from dapo_lit.runs.files.manifest import sum_of
 from dapo_lit.runs.preemption import StopSignal, requeue_command
 from dapo_lit.runs.run_folder import RunFolder
@@ -164,3 +165,12 @@ def test_the_handler_of_submitit_is_called_once_the_checkpoint_is_there():
         signal.signal(signal.SIGUSR2, before)
         for number in (signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_what_a_killed_process_left_of_other_steps_goes_with_the_next_checkpoint(folder, sharded):
+    for leftover in (f"step_000001.ckpt{DRAFT}", f"step_000002.ckpt{REMOVED}"):
+        (folder / leftover).mkdir()
+        (folder / leftover / "__0_0.distcp").write_bytes(b"half")
+    save(folder, 3, sharded)
+    assert [path.name for path in folder.iterdir()] == ["step_000003.ckpt"]

@@ -192,6 +192,24 @@ def test_a_resumed_run_whose_budget_is_spent_makes_the_last_evaluation_and_no_fu
     assert (tmp_path / RUN.parent / "seed_0.replaced_1" / "metrics.jsonl").read_bytes() == before
 
 
+def test_a_budget_of_tokens_that_is_spent_is_spent_for_a_resumed_run_too(tmp_path, compose, monkeypatch):
+    settings = (*SETTINGS, "budget.steps=9", "budget.tokens_generated=1", f"runs_dir={tmp_path}")
+    write = Checkpoints._write
+
+    def asked_to_leave(self, *given, **named):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return write(self, *given, **named)
+
+    with monkeypatch.context() as patch:  # while the last checkpoint is written
+        patch.setattr(Checkpoints, "_write", asked_to_leave)
+        with pytest.raises(SystemExit):
+            train(compose(*settings), [])
+    for resume in ("auto", "true"):
+        train(compose(*settings, f"resume={resume}"), [])
+        assert [row["step"] for row in untimed(tmp_path / RUN)] == [0, 1]
+        assert status(tmp_path) == "finished"
+
+
 def test_an_evaluation_at_a_number_of_tokens_that_an_error_ends_is_made_by_the_resumed_run(
     tmp_path, compose, monkeypatch
 ):

@@ -9,11 +9,12 @@ import torch
 from scripted_engine import ScriptedEngine, ScriptedResponse
 from small_runs import RUN, Run, rows, untimed
 
-from dapo_lit.engines.protocol import Sample, SampleKey, TokenIds
+from dapo_lit.engines.protocol import EngineError, Sample, SampleKey, TokenIds
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.rollout.collect import Collector, ExhaustedError
-from dapo_lit.step.scoring import score
+from dapo_lit.rollout.steps_ahead import StepsAhead
+from dapo_lit.step.scoring import PolicyForward, score
 from dapo_lit.train import train
 
 AHEAD = "rollout.steps_ahead=1"
@@ -187,3 +188,50 @@ def test_a_response_carried_into_later_steps_has_its_tokens_versions_and_their_l
             sampled = torch.tensor(sample.rollout_logprobs[end - count : end])
             torch.testing.assert_close(found, sampled, rtol=0, atol=1e-4)
     assert mixed > 2
+
+
+@pytest.mark.parametrize(("ahead", "fails"), [(1, "in the sync"), (1, "in the wait"), (2, "in the wait")])
+def test_a_step_sampled_ahead_is_in_the_state_that_an_error_saves(compose, tmp_path, monkeypatch, ahead, fails):
+    """Between the wait for a step and the updates on it: nothing is lost, and the resumed run repeats nothing."""
+    settings = (f"rollout.steps_ahead={ahead}", "budget.steps=5", "evaluation.every=0", "preflight=false")
+    train(compose(*settings, f"runs_dir={tmp_path / 'whole'}"), [])
+    sync, first, waits = TorchEngine.sync_weights, StepsAhead.first, []
+
+    def breaks(self, named_tensors, version):
+        if version == 3:
+            raise EngineError("no server is left")
+        sync(self, named_tensors, version)
+
+    def is_interrupted(self):
+        waits.append(first(self))
+        if len(waits) == 4:
+            raise KeyboardInterrupt
+        return waits[-1]
+
+    broken = f"runs_dir={tmp_path / 'broken'}"
+    with monkeypatch.context() as patch:
+        if fails == "in the sync":
+            patch.setattr(TorchEngine, "sync_weights", breaks)
+        else:
+            patch.setattr(StepsAhead, "first", is_interrupted)
+        with pytest.raises((EngineError, KeyboardInterrupt, SystemExit)):
+            train(compose(*settings, broken), [])
+    assert [row["step"] for row in untimed(tmp_path / "broken" / RUN)] == [0, 1, 2, 3]
+    train(compose(*settings, broken, "resume=true"), [])
+    assert untimed(tmp_path / "broken" / RUN) == untimed(tmp_path / "whole" / RUN)
+
+
+def test_a_batch_of_older_weights_is_not_scored_where_nothing_needs_it(compose, monkeypatch):
+    scored, logprobs = [], PolicyForward.logprobs
+
+    def noted(self, micro, model=None):
+        scored.append(len(micro.targets))
+        return logprobs(self, micro, model)
+
+    monkeypatch.setattr(PolicyForward, "logprobs", noted)
+    counts = []
+    for settings in ((), ("algorithm.correction.kind=tis",)):
+        scored.clear()
+        Run(compose(AHEAD, "budget.steps=3", "evaluation.every=0", "algorithm.minibatch_prompts=1", *settings)).fit()
+        counts.append(sum(scored))
+    assert counts[0] < counts[1] / 2
