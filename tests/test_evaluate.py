@@ -95,6 +95,22 @@ def test_an_interrupted_evaluation_goes_on_from_its_last_sample(run, tmp_path, c
     assert len(table.merge(saved, on=["problem_id", "sample_index", "response", "correct"])) == 5
 
 
+def test_more_problems_add_to_the_same_folder_where_the_longest_prompt_decides_the_response_limit(run, tmp_path):
+    """80 tokens do not fit the context of 64, and the second prompt leaves fewer than the first."""
+    file = tmp_path / "own.jsonl"
+    file.write_text("".join(json.dumps({"problem": p, "answer": "6"}) + "\n" for p in ("2+4=", "1+1+1+1+1+1=")))
+    own = (
+        "benchmark.source=file", f"benchmark.path={file}", "benchmark.options={}", "benchmark.num_problems=null",
+        "n=1", "show=0", f"ckpt={run}", "preflight=false",
+    )  # fmt: skip
+    folders = []
+    for limit in (1, 2):
+        evaluate(on_sums(tmp_path / "evals", *own, f"limit={limit}"), [])
+        (samples,) = (tmp_path / "evals").rglob("samples.parquet")
+        folders.append((samples.parent, len(pd.read_parquet(samples))))
+    assert folders == [(folders[0][0], 1), (folders[0][0], 2)]
+
+
 # --- what a user gets wrong ------------------------------------------------------------------------------------------
 
 
