@@ -108,9 +108,9 @@ def read_rows(file: Path, bad_rows: BadRows) -> Iterator[Row]:
         case ".csv":
             return _read_csv(file, bad_rows)
         case ".parquet":
-            return _rows(file, _read_parquet(file), "Parquet")
+            return _rows(file, _read_parquet(file), "Parquet", bad_rows)
         case ".arrow":
-            return _rows(file, _read_arrow(file), "Arrow")
+            return _rows(file, _read_arrow(file), "Arrow", bad_rows)
         case other:
             raise DataError(f"{file}: cannot read {other or 'a file without suffix'}; use one of {', '.join(SUFFIXES)}")
 
@@ -206,10 +206,13 @@ def is_number(cell: str) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: times in ISO 8601, other values that JSON does not have (a decimal, a UUID) as text.
+    """A value as JSON has it: times in ISO 8601, bytes as the UTF-8 text that they are, other values that JSON does not
+    have (a decimal, a UUID) as text.
 
-    >>> plain([datetime.date(2026, 1, 2), {"raw": b"\\xff"}, 3])
-    ['2026-01-02', {'raw': 'ff'}, 3]
+    Raises UnicodeDecodeError for bytes that are no UTF-8.
+
+    >>> plain([datetime.date(2026, 1, 2), {"raw": b"2 + 3"}, 3])
+    ['2026-01-02', {'raw': '2 + 3'}, 3]
     """
     return json.loads(json.dumps(value, default=_as_text))
 
@@ -217,7 +220,14 @@ def plain(value: Any) -> Any:
 def _as_text(value: Any) -> str:
     if isinstance(value, datetime.date | datetime.time):  # pandas' timestamps too
         return value.isoformat()
-    return value.hex() if isinstance(value, bytes) else str(value)
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _plain_in(row: Row, key: str, value: Any) -> Any:
+    try:
+        return plain(value)
+    except UnicodeDecodeError:
+        raise row.error(f"`{key}` has bytes that are not UTF-8; save it as text, or leave the column out") from None
 
 
 def _read_arrow(file: Path) -> Iterator[pa.RecordBatch]:
@@ -231,11 +241,13 @@ def _read_parquet(file: Path) -> Iterator[pa.RecordBatch]:
         yield from table.iter_batches()
 
 
-def _rows(file: Path, batches: Iterator[pa.RecordBatch], form: str) -> Iterator[Row]:
+def _rows(file: Path, batches: Iterator[pa.RecordBatch], form: str, bad_rows: BadRows) -> Iterator[Row]:
     number = 0
     try:
         for batch in batches:
             for number, fields in enumerate(batch.to_pylist(), start=number + 1):  # noqa: B020
-                yield Row(file, f"row {number}", {key: plain(value) for key, value in fields.items()})
+                row = Row(file, f"row {number}", {})
+                with bad_rows:
+                    yield replace(row, fields={key: _plain_in(row, key, value) for key, value in fields.items()})
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{file}: not readable as {form} ({error})") from None

@@ -154,11 +154,26 @@ def test_values_that_json_does_not_have_become_text_as_soon_as_they_are_read(tmp
         "stamp": pa.array([pd.Timestamp("2026-01-02 03:04:05")], pa.timestamp("ns")),
         "took": pa.array([pd.Timedelta(seconds=90)], pa.duration("ns")),
         "day": pa.array([date(2026, 1, 2)]),
-        "nested": [{"raw": b"\xff", "level": 3}],
+        "nested": [{"raw": "½".encode(), "level": 3}],
     }
     pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
     (problem,) = load_problems(str(tmp_path / "rows.parquet"))
     assert problem.answer == "2.50"
     assert problem.meta == json.loads(json.dumps(problem.meta))
     assert problem.meta["stamp"] == "2026-01-02T03:04:05"
-    assert problem.meta["nested"] == {"raw": "ff", "level": 3}
+    assert problem.meta["nested"] == {"raw": "½", "level": 3}
+
+
+def test_binary_columns_are_read_as_their_text_and_a_row_whose_bytes_are_none_is_named_with_its_column(tmp_path):
+    file = tmp_path / "rows.parquet"
+    rows = [{key: text.encode() for key, text in {**row, "note": "π"}.items()} for row in (SUM, PRODUCT)]
+    pq.write_table(pa.Table.from_pylist(rows), file)
+    assert load_problems(str(file)) == [
+        Problem(f"rows-{number}", row["problem"], row["answer"], {"note": "π"})
+        for number, row in enumerate((SUM, PRODUCT))
+    ]
+    for column, value in (("answer", b"\xff"), ("note", b"\xff"), ("nested", {"raw": b"\xff"})):
+        pq.write_table(pa.Table.from_pylist([{**rows[0], "nested": None}, {**rows[1], column: value}]), file)
+        assert message_of(str(file)) == (
+            f"{file}, row 2: `{column}` has bytes that are not UTF-8; save it as text, or leave the column out"
+        )
