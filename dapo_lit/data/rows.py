@@ -223,6 +223,23 @@ def _as_text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
+def _shortest(value: Any, kind: pa.DataType) -> Any:
+    """The value with its float16 and float32 as the shortest numbers that round to them: 0.1, not 0.10000000149011612.
+
+    >>> _shortest([{"x": 0.10000000149011612}, None], pa.list_(pa.struct({"x": pa.float32()})))
+    [{'x': 0.1}, None]
+    """
+    if value is None:
+        return None
+    if pa.types.is_float16(kind) or pa.types.is_float32(kind):
+        return float(str(kind.to_pandas_dtype()(value)))
+    if pa.types.is_struct(kind):
+        return {field.name: _shortest(value[field.name], field.type) for field in kind}
+    if isinstance(value, list) and not pa.types.is_map(kind):
+        return [_shortest(item, kind.value_type) for item in value]
+    return value
+
+
 def _plain_in(row: Row, key: str, value: Any) -> Any:
     try:
         return plain(value)
@@ -245,7 +262,10 @@ def _rows(file: Path, batches: Iterator[pa.RecordBatch], form: str, bad_rows: Ba
     number = 0
     try:
         for batch in batches:
+            # float16 and float32: `float` and `halffloat` in a type's text, also inside of a nested one
+            short = {column.name: column.type for column in batch.schema if "float" in str(column.type)}
             for number, fields in enumerate(batch.to_pylist(), start=number + 1):  # noqa: B020
+                fields |= {key: _shortest(fields[key], kind) for key, kind in short.items()}
                 row = Row(file, f"row {number}", {})
                 with bad_rows:
                     yield replace(row, fields={key: _plain_in(row, key, value) for key, value in fields.items()})

@@ -183,6 +183,7 @@ def published_problems(
 
 PUBLISHED = ("prompt", "reward_model", "extra_info")
 """The columns of DAPO-Math-17k and of verl's other data that are read; the others are kept with the problem."""
+_WHOLE_FLOAT = re.compile(r"\s*(-?[0-9]+)\.0+\s*")
 _NUMBER_WITH_COMMAS = re.compile(r"[-+$]*[0-9][0-9,]*(?:\.[0-9]+)?")
 
 
@@ -209,6 +210,8 @@ def read_problem(
     before: tuple[Mapping[str, str], ...] = ()
     if isinstance(statement, list):
         statement, before = checks.chat(row, problem_key, statement)
+    if isinstance(wanted, str) and row.file.suffix.lower() == ".csv" and (whole := _WHOLE_FLOAT.fullmatch(wanted)):
+        wanted = whole[1]  # a cell has no type: what is a float in JSON is one here
     if isinstance(wanted, str) and "####" in wanted:
         solution, _, after = (part.strip() for part in wanted.rpartition("####"))
         if solution and after:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dapo_lit.data.problem import Problem
-from dapo_lit.data.sources import DataError, load_problems
+from dapo_lit.data.sources import DataError, load_problems, load_with_selection
 
 SUM = {"problem": "What is 2 + 3?", "answer": "5"}
 PRODUCT = {"problem": "What is 4 * 2?", "answer": "8"}
@@ -44,6 +44,29 @@ def test_numbers_become_text_and_a_whole_float_loses_its_point(write_jsonl):
     answers = [72, 72.0, -0.5, 10**20, " 7 "]
     path = write_jsonl(*({"problem": "?", "answer": answer} for answer in answers))
     assert [p.answer for p in load_problems(path)] == ["72", "72", "-0.5", "1" + "0" * 20, "7"]
+
+
+def test_a_number_is_the_same_reference_in_every_type_and_format(tmp_path, write_jsonl):
+    numbers, wanted = [42.0, -3.0, 0.1, 2.5], ["42", "-3", "0.1", "2.5"]
+    files = [write_jsonl(*({"problem": "?", "answer": number} for number in numbers))]
+    frame = pd.DataFrame({"problem": "?", "answer": numbers})
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    files.append(str(tmp_path / "rows.csv"))
+    for dtype in ("float16", "float32", "float64"):
+        frame.astype({"answer": dtype}).to_parquet(tmp_path / f"{dtype}.parquet")
+        files.append(str(tmp_path / f"{dtype}.parquet"))
+    for file in files:
+        assert [p.answer for p in load_problems(file)] == wanted, file
+
+
+def test_float32_inside_of_other_values_is_shortest_too_and_text_with_a_point_stays(tmp_path, write_jsonl):
+    nested = pa.array([{"levels": [0.1, None]}], pa.struct({"levels": pa.list_(pa.float32())}))
+    target = pa.array([{"value": 0.3}], pa.struct({"value": pa.float32()}))
+    pq.write_table(pa.table({"problem": ["?"], "nested": nested, "target": target}), tmp_path / "rows.parquet")
+    columns = {"answer": "target.value"}
+    (problem,) = load_with_selection(str(tmp_path / "rows.parquet"), "train", columns=columns)[0]
+    assert (problem.answer, problem.meta["nested"]) == ("0.3", {"levels": [0.1, None]})
+    assert load_problems(write_jsonl({"problem": "?", "answer": "42.0"}))[0].answer == "42.0"
 
 
 def test_a_problem_without_id_is_named_by_file_and_row_whatever_the_limit(write_jsonl):
