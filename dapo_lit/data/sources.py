@@ -11,8 +11,8 @@ The columns decide how a row is read:
                             the prompt template around the statement: it is taken off, and duplicates are dropped
 
 A problem may be a list of chat messages that ends with the user's. Of an answer with text and `####` before its end, as
-in GSM8K, the end is the answer (`1,080` becomes `1080`), and the text goes to `meta["solution"]`. `read_problem` does
-this for every schema.
+in GSM8K, the end is the answer (`1,080` becomes `1080`), and the text goes to `meta["worked_solution"]`.
+`read_problem` does this for every schema.
 
 Every row is checked before anything is returned; one message lists the bad rows with file and line.
 """
@@ -201,7 +201,8 @@ def read_problem(
     """The one place where a row becomes a problem, whichever schema or `task.columns` says where its parts are.
 
     Chat messages before the last stay with the problem. Of an answer that is a solution as GSM8K has them, the text
-    after `####` is the answer, and what stands before it is kept as `solution`.
+    after `####` is the answer, and what stands before it is kept as `worked_solution`: functions written for TRL call the
+    reference `solution`.
 
     problem, answer: the name of the column and its value. number: of the row, for one without `identity`.
     """
@@ -216,7 +217,7 @@ def read_problem(
         solution, _, after = (part.strip() for part in wanted.rpartition("####"))
         if solution and after:
             wanted = after.replace(",", "") if _NUMBER_WITH_COMMAS.fullmatch(after) else after
-            meta = {"solution": solution, **meta}
+            meta = {"worked_solution": solution, **meta}
     return Problem(
         problem=checks.statement(row, problem_key, statement, needs=needs),
         answer=checks.answer(row, answer_key, wanted, needs=needs),

@@ -83,15 +83,15 @@ WORKED = "He has 540 * 2 = <<540*2=1080>>1080."
     [
         (
             {"question": "How many?", "answer": f"{WORKED}\n#### 1,080"},
-            Problem("rows-0", "How many?", "1080", {"solution": WORKED}),
+            Problem("rows-0", "How many?", "1080", {"worked_solution": WORKED}),
         ),
         (
             {"problem": "How many?", "answer": f"{WORKED}\n#### 1,080"},
-            Problem("rows-0", "How many?", "1080", {"solution": WORKED}),
+            Problem("rows-0", "How many?", "1080", {"worked_solution": WORKED}),
         ),
         (
             {"prompt": [{"role": "user", "content": "How many?"}], "solution": "so #### 1, 2", "level": 1},
-            Problem("rows-0", "How many?", "1, 2", {"solution": "so", "level": 1}),
+            Problem("rows-0", "How many?", "1, 2", {"worked_solution": "so", "level": 1}),
         ),
         (
             {"problem": "Write a heading", "answer": "#### Title"},
