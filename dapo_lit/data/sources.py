@@ -201,8 +201,8 @@ def read_problem(
     """The one place where a row becomes a problem, whichever schema or `task.columns` says where its parts are.
 
     Chat messages before the last stay with the problem. Of an answer that is a solution as GSM8K has them, the text
-    after `####` is the answer, and what stands before it is kept as `worked_solution`: functions written for TRL call the
-    reference `solution`.
+    after `####` is the answer, and what stands before it is kept as `worked_solution`: functions written for TRL call
+    the reference `solution`.
 
     problem, answer: the name of the column and its value. number: of the row, for one without `identity`.
     """

@@ -188,7 +188,12 @@ def checks(
         "weights": weights,
         "tokenizer": lambda: check_tokenizer(tokenizer, model, evaluated.label),
         "prompts": lambda: check_prompts(
-            benchmark.prompts, PromptTemplate.load(settings.template), tokenizer, model, "benchmark.template"
+            benchmark.prompts,
+            PromptTemplate.load(settings.template),
+            tokenizer,
+            model,
+            "benchmark.template",
+            "benchmark.path",
         ),
         "rewards": lambda: try_rewards(benchmark.verifier, problems, settings.extraction),
         "sampler": lambda: check_sampler(engine(), model, shortest, benchmark.sampling.max_response_tokens),

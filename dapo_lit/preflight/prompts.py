@@ -61,8 +61,12 @@ def check_prompts(
     tokenizer: PreTrainedTokenizerBase,
     model: PreTrainedModel,
     key: str = "task.template",
+    source: str = "task.path",
 ) -> Finding:
-    """Raises ConfigError for a template, and DataError for problems, that the policy would not read as written."""
+    """Raises ConfigError for a template, and DataError for problems, that the policy would not read as written.
+
+    key, source: of the template and of the problems, for messages.
+    """
     rows = model.get_input_embeddings().num_embeddings
     rendered = template.render("")
     parts = [rendered] if isinstance(rendered, str) else [message["content"] for message in rendered]
@@ -80,12 +84,16 @@ def check_prompts(
         for role in {message["role"] for message in before if _bare(message["content"]) not in bare}:
             dropped[role] = dropped.get(role, 0) + 1
     if lost:
-        _refuse(lost, len(prompts), tokenizer, rows, f"{key}={template.name}")
+        _refuse(lost, len(prompts), tokenizer, rows, f"{key}={template.name}", source)
     distinct, lengths = len({*map(tuple, encoded)}), [len(ids) for ids in encoded]
     warnings = []
     if distinct < (1 - REPEATED) * len(prompts):
         kept = len(deduplicate([prompt.problem for prompt in prompts])[0])
         cure = f"task.deduplicate=true keeps {kept:,} of these rows"
+        if source != "task.path":  # the key is of the training problems
+            cure = (
+                f"a repeated problem counts several times; delete the repeated rows of {source}, so that {kept:,} stay"
+            )
         if kept == len(prompts):
             cure = "their rows differ in what the prompt does not show"
         warnings.append(f"{len(prompts):,} problems have only {distinct:,} distinct prompts; {cure}")
@@ -171,13 +179,15 @@ def _unread_ends(
     return warnings
 
 
-def _refuse(lost: Sequence[Prompt], total: int, tokenizer: PreTrainedTokenizerBase, rows: int, template: str) -> None:
+def _refuse(
+    lost: Sequence[Prompt], total: int, tokenizer: PreTrainedTokenizerBase, rows: int, template: str, source: str
+) -> None:
     faults = _faults([prompt.problem.problem for prompt in lost], tokenizer, rows)
     named = [f"{prompt.problem.id}: {fault}" for prompt, fault in zip(lost, faults, strict=True) if fault]
     if named:
         raise DataError(
             f"the policy's tokenizer cannot express {len(named):,} of {total:,} problems: {'; '.join(named[:3])}. Use "
-            "another policy, or take these problems out of task.path"
+            f"another policy, or take these problems out of {source}"
         )
     read = tokenizer.decode(lost[0].ids.tolist())
     raise ConfigError(

@@ -5,11 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from tiny_policy import TINY
 from tokenizers import AddedToken
 from tokenizers.processors import TemplateProcessing
 
 from dapo_lit.build.components import RunComponents
+from dapo_lit.config.commands import load_benchmark
+from dapo_lit.data.sources import DataError
 from dapo_lit.policy.base import character_tokenizer, random_model
 from dapo_lit.policy.load import end_of_turn, save_policy
 from dapo_lit.preflight.training import check_run
@@ -133,3 +136,28 @@ def test_the_end_of_a_turn_is_found_wherever_a_tokenizer_has_it(token, found):
     tokenizer.add_tokens([token])
     tokenizer.chat_template = "{% for m in messages %}{{ m.content }}" + token.content + "{% endfor %}"
     assert end_of_turn(tokenizer) == (tokenizer.convert_tokens_to_ids(token.content) if found else None)
+
+
+def test_the_prompts_of_held_out_problems_and_of_benchmarks_are_warned_of_by_name(printed, tmp_path):
+    """What the tokenizer does to all of them is one line."""
+    repeated = "".join(json.dumps({"problem": "9 + 9?", "answer": "18"}) + "\n" for _ in range(30))
+    for name in ("held", "bench"):
+        (tmp_path / f"{name}.jsonl").write_text(repeated)
+    settings = {"name": "sums", "path": str(tmp_path / "bench.jsonl"), "template": "chat", "extraction": "number"}
+    benchmark = load_benchmark("gsm8k_test").model_copy(update=settings | {"max_response_tokens": 9})
+    (tmp_path / "sums.yaml").write_text(yaml.safe_dump(benchmark.model_dump(mode="json")))
+    overrides = ("task.eval_path={here}/held.jsonl", "evaluation.benchmarks=[{here}/sums.yaml]")
+    lines = printed([row()], *overrides, chat=PLAIN_END).splitlines()
+    of_all, held, bench = (line.removeprefix("    warning: ") for line in lines if "warning" in line)
+    assert of_all.startswith("the chat template closes an assistant's turn with '[/stop]'")
+    words = (
+        "30 problems have only 1 distinct prompts; a repeated problem counts several times; delete the repeated rows of"
+    )
+    assert held == f"held-out problems: {words} task.eval_path, so that 1 stay"
+    assert bench == f"evaluation.benchmarks: sums: {words} evaluation.benchmarks: sums, so that 1 stay"
+
+
+def test_held_out_problems_that_the_tokenizer_cannot_express_are_refused_with_their_source(printed, tmp_path):
+    (tmp_path / "held.jsonl").write_text(json.dumps({"problem": "π + 1?", "answer": "5"}) + "\n")
+    with pytest.raises(DataError, match=r"take these problems out of task\.eval_path"):
+        printed([row()], "task.eval_path={here}/held.jsonl")
