@@ -159,7 +159,7 @@ def _unread_ends(
     model: PreTrainedModel,
     key: str,
 ) -> list[str]:
-    """Warnings about a second BOS token, and about an end of turn that ends no response."""
+    """Warnings about a second BOS token, a prompt that ends as responses do, and an end of turn that ends none."""
     warnings, bos = [], tokenizer.bos_token_id
     if prompts and bos is not None and prompts[0].ids[:2].tolist() == [bos, bos]:
         writer, cure = f"{key}={template.name}", "take it out of its text"
@@ -169,7 +169,18 @@ def _unread_ends(
             f"prompts start with two {tokenizer.bos_token!r}, which models are not trained on, one of them written by "
             f"{writer}; {cure}"
         )
-    ending, ends = turn_ending(tokenizer).strip() if template.messages else "", eos_ids(model, tokenizer)
+    ends = eos_ids(model, tokenizer)
+    if prompts and (last := prompts[0].ids[-1:].tolist()) and last[0] in ends:
+        writer, cure = "the tokenizer", "set add_eos_token=false in tokenizer_config.json, or mend its post_processor"
+        if template.messages:
+            writer, cure = "the tokenizer's chat template", "mend chat_template in the model's folder"
+        elif tokenizer.encode(template.around_problem()[1], add_special_tokens=False)[-1:] == last:
+            writer, cure = f"{key}={template.name}", "take it out of its text"
+        warnings.append(
+            f"prompts end with {_named(last, tokenizer)}, which ends a response, so the policy is asked to go on after "
+            f"its end; it is written by {writer}; {cure}"
+        )
+    ending = turn_ending(tokenizer).strip() if template.messages else ""
     if ending and not {*tokenizer.encode(ending, add_special_tokens=False)} & {*ends}:
         warnings.append(
             f"the chat template closes an assistant's turn with {ending!r}, and none of the tokens that end a response "

@@ -23,6 +23,7 @@ CHATML = (
 )
 NO_SYSTEM = CHATML.replace("{% for m in messages %}", "{% for m in messages if m.role != 'system' %}")
 PLAIN_END = CHATML.replace("<|end|>", "[/stop]")
+NO_GENERATION = "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content }}<|end|>{% endfor %}"
 SYSTEM = {"role": "system", "content": "Use ####."}
 Check = Callable[..., str]
 
@@ -38,7 +39,14 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def printed(compose, base, tmp_path, capsys) -> Check:
-    def run(rows: list[dict], *overrides: str, chat: str = CHATML, bos: str = "", adds_bos: bool = False) -> str:
+    def run(
+        rows: list[dict],
+        *overrides: str,
+        chat: str = CHATML,
+        bos: str = "",
+        adds_bos: bool = False,
+        appends: bool = False,
+    ) -> str:
         (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         settings = [
             "task=file", f"task.path={tmp_path / 'rows.jsonl'}", "task.eval_path=null", "task.template=chat",
@@ -53,6 +61,11 @@ def printed(compose, base, tmp_path, capsys) -> Check:
             ids = [(bos, parts.tokenizer.bos_token_id)]
             parts.tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
                 single=f"{bos} $A", special_tokens=ids
+            )
+        if appends:
+            eos = parts.tokenizer.eos_token
+            parts.tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+                single=f"$A {eos}", special_tokens=[(eos, parts.tokenizer.eos_token_id)]
             )
         with parts.verifier:
             check_run(parts)
@@ -116,6 +129,24 @@ def test_a_text_template_whose_bos_the_tokenizer_writes_too_is_a_warning(printed
     assert f"{TWO_BOS}task.template={tmp_path}/text.yaml; take it out of its text" in shown
     assert "| <|start|><|start|>2 + 3?[response]" in shown
     assert TWO_BOS not in printed(rows, *texts, bos="<|start|>")
+
+
+@pytest.mark.parametrize(
+    ("template", "chat", "appends", "named"),
+    [
+        ("answer_format: none\ntext: '{problem}'\n", CHATML, True, "the tokenizer; set add_eos_token=false in "),
+        ("answer_format: none\ntext: '{problem}<|endoftext|>'\n", CHATML, False, "task.template={here}/own.yaml; "),
+        ("answer_format: none\nmessages: [{role: user, content: '{problem}'}]\n", NO_GENERATION, False,
+         "the tokenizer's chat template; mend "),
+    ],
+    ids=["tokenizer", "text", "chat"],
+)  # fmt: skip
+def test_a_prompt_that_ends_with_an_eos_token_is_a_warning(printed, tmp_path, template, chat, appends, named):
+    (tmp_path / "own.yaml").write_text(template)
+    shown = printed([{"problem": "2 + 3?", "answer": "5"}], "task.template={here}/own.yaml", chat=chat, appends=appends)
+    end = "<|end|>" if "messages" in template else "<|endoftext|>"
+    words = f"warning: prompts end with '{end}', which ends a response, so the policy is asked to go on after its end"
+    assert f"{words}; it is written by {named.format(here=tmp_path)}" in shown
 
 
 def test_an_end_of_turn_that_ends_no_response_is_a_warning(printed):
