@@ -127,8 +127,7 @@ def _check_prompts(parts: RunComponents) -> Finding:
     others = {"held-out problems": check_prompts(heldout, *read_by, source="task.eval_path")}
     for b in parts.benchmarks:
         where, template = f"evaluation.benchmarks: {b.settings.name}", PromptTemplate.load(b.settings.template)
-        key = f"{b.settings.name}: benchmark.template"
-        others[where] = check_prompts(b.prompts, template, *read_by[1:], key, where)
+        others[where] = check_prompts(b.prompts, template, *read_by[1:], f"{where}, template", where)
     left = f"; {num_long:,} above task.max_prompt_tokens are left out" if num_long else ""
     # What is wrong with the tokenizer is the same line for all problems.
     warnings = dict.fromkeys(found.warnings)

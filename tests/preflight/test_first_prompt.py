@@ -169,15 +169,20 @@ def test_the_end_of_a_turn_is_found_wherever_a_tokenizer_has_it(token, found):
     assert end_of_turn(tokenizer) == (tokenizer.convert_tokens_to_ids(token.content) if found else None)
 
 
+def with_benchmark(here: Path, rows: str) -> str:
+    """The override that adds a benchmark of these rows."""
+    (here / "bench.jsonl").write_text(rows)
+    settings = {"name": "sums", "path": str(here / "bench.jsonl"), "template": "chat", "extraction": "number"}
+    benchmark = load_benchmark("gsm8k_test").model_copy(update=settings | {"max_response_tokens": 9})
+    (here / "sums.yaml").write_text(yaml.safe_dump(benchmark.model_dump(mode="json")))
+    return "evaluation.benchmarks=[{here}/sums.yaml]"
+
+
 def test_the_prompts_of_held_out_problems_and_of_benchmarks_are_warned_of_by_name(printed, tmp_path):
     """What the tokenizer does to all of them is one line."""
     repeated = "".join(json.dumps({"problem": "9 + 9?", "answer": "18"}) + "\n" for _ in range(30))
-    for name in ("held", "bench"):
-        (tmp_path / f"{name}.jsonl").write_text(repeated)
-    settings = {"name": "sums", "path": str(tmp_path / "bench.jsonl"), "template": "chat", "extraction": "number"}
-    benchmark = load_benchmark("gsm8k_test").model_copy(update=settings | {"max_response_tokens": 9})
-    (tmp_path / "sums.yaml").write_text(yaml.safe_dump(benchmark.model_dump(mode="json")))
-    overrides = ("task.eval_path={here}/held.jsonl", "evaluation.benchmarks=[{here}/sums.yaml]")
+    (tmp_path / "held.jsonl").write_text(repeated)
+    overrides = ("task.eval_path={here}/held.jsonl", with_benchmark(tmp_path, repeated))
     lines = printed([row()], *overrides, chat=PLAIN_END).splitlines()
     of_all, held, bench = (line.removeprefix("    warning: ") for line in lines if "warning" in line)
     assert of_all.startswith("the chat template closes an assistant's turn with '[/stop]'")
@@ -188,7 +193,12 @@ def test_the_prompts_of_held_out_problems_and_of_benchmarks_are_warned_of_by_nam
     assert bench == f"evaluation.benchmarks: sums: {words} evaluation.benchmarks: sums, so that 1 stay"
 
 
-def test_held_out_problems_that_the_tokenizer_cannot_express_are_refused_with_their_source(printed, tmp_path):
-    (tmp_path / "held.jsonl").write_text(json.dumps({"problem": "π + 1?", "answer": "5"}) + "\n")
+def test_held_out_problems_and_benchmarks_that_the_tokenizer_cannot_express_are_refused_with_their_source(
+    printed, tmp_path
+):
+    unread = json.dumps({"problem": "π + 1?", "answer": "5"}) + "\n"
+    (tmp_path / "held.jsonl").write_text(unread)
     with pytest.raises(DataError, match=r"take these problems out of task\.eval_path"):
         printed([row()], "task.eval_path={here}/held.jsonl")
+    with pytest.raises(DataError, match=r"take these problems out of evaluation\.benchmarks: sums"):
+        printed([row()], with_benchmark(tmp_path, unread))
