@@ -35,6 +35,25 @@ def test_the_real_benchmarks_are_read_from_the_data_folder_and_their_rule_takes_
             assert all(score.correct for score in right)
 
 
+@pytest.mark.parametrize(("files", "answer"), [(("train", "dev", "test"), "test"), (("train", "dev"), "dev")])
+def test_a_benchmark_that_is_a_folder_is_read_from_its_test_split_and_never_from_its_training_split(
+    tmp_path, files, answer
+):
+    for split in files:
+        (tmp_path / f"{split}.jsonl").write_text(f'{{"problem": "1 + 1", "answer": "{split}"}}\n')
+    benchmark = load_benchmark("gsm8k_test").model_copy(update={"path": str(tmp_path), "hub_id": None})
+    assert [p.answer for p in benchmark_problems(benchmark)] == [answer]
+    for split in files[1:]:
+        (tmp_path / f"{split}.jsonl").unlink()
+    with pytest.raises(DataError, match="has no split 'test'"):
+        benchmark_problems(benchmark)
+
+
+@pytest.mark.parametrize(("name", "split"), [(name, "train" if "aime" in name else "test") for name in BENCHMARKS])
+def test_the_hub_id_of_a_shipped_benchmark_names_the_split_that_its_data_set_has(name, split):
+    assert str(load_benchmark(name).hub_id).endswith(f":{split}")
+
+
 def reference(problem: Problem) -> RewardProblem:
     return RewardProblem(problem.id, "", problem.answer)
 

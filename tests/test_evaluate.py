@@ -95,6 +95,48 @@ def test_an_interrupted_evaluation_goes_on_from_its_last_sample(run, tmp_path, c
     assert len(table.merge(saved, on=["problem_id", "sample_index", "response", "correct"])) == 5
 
 
+@pytest.mark.parametrize("older", ["another version", "a version that did not say"])
+def test_responses_that_other_code_scored_are_scored_again_and_none_is_drawn_again(
+    run, tmp_path, capsys, monkeypatch, older
+):
+    def evaluated(limit: int) -> tuple[pd.DataFrame, str]:
+        evaluate(on_sums(tmp_path, f"ckpt={run}", f"limit={limit}", "n=2", "show=0", "preflight=false"), [])
+        (file,) = tmp_path.rglob("samples.parquet")
+        return pd.read_parquet(file), capsys.readouterr().out
+
+    before, _ = evaluated(12)
+    (file,) = tmp_path.rglob("samples.parquet")
+    wrong = before.assign(correct=~before["correct"], extracted="7", timed_out=True, scored_by="0123456789abcdef")
+    (wrong if older == "another version" else wrong.drop(columns="scored_by")).to_parquet(file)
+    monkeypatch.setattr(resumable, "evaluated_samples", None)  # nothing is drawn
+    some, printed = evaluated(4)
+    first = before["problem_id"].isin(json.loads((file.parent / "evaluation.json").read_text())["questions"])
+    assert "8 responses in" in printed
+    assert "scored by other code; scored again, 8 verdicts changed" in printed
+    pd.testing.assert_frame_equal(some[first], before[first])
+    assert (some["correct"] != before["correct"])[~first].all()  # not asked for: scored when they are
+    everything, printed = evaluated(12)
+    assert "16 responses in" in printed
+    pd.testing.assert_frame_equal(everything, before)
+    assert "scored again" not in evaluated(12)[1]
+
+
+def test_more_problems_add_to_the_same_folder_where_the_longest_prompt_decides_the_response_limit(run, tmp_path):
+    """80 tokens do not fit the context of 64, and the second prompt leaves fewer than the first."""
+    file = tmp_path / "own.jsonl"
+    file.write_text("".join(json.dumps({"problem": p, "answer": "6"}) + "\n" for p in ("2+4=", "1+1+1+1+1+1=")))
+    own = (
+        "benchmark.source=file", f"benchmark.path={file}", "benchmark.options={}", "benchmark.num_problems=null",
+        "n=1", "show=0", f"ckpt={run}", "preflight=false",
+    )  # fmt: skip
+    folders = []
+    for limit in (1, 2):
+        evaluate(on_sums(tmp_path / "evals", *own, f"limit={limit}"), [])
+        (samples,) = (tmp_path / "evals").rglob("samples.parquet")
+        folders.append((samples.parent, len(pd.read_parquet(samples))))
+    assert folders == [(folders[0][0], 1), (folders[0][0], 2)]
+
+
 # --- what a user gets wrong ------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from dapo_lit.config.commands import Benchmark
 from dapo_lit.config.sections import Task
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.selection import SelectionReport, deduplicate
-from dapo_lit.data.sources import DataError, load_heldout, load_problems, load_with_selection
+from dapo_lit.data.sources import DataError, load_heldout, load_with_selection
 from dapo_lit.data.templates import agreed_template
 from dapo_lit.engines.protocol import Sampling, token_ids
 from dapo_lit.errors import HubError
@@ -133,20 +133,22 @@ def open_benchmark(
 ) -> OpenBenchmark:
     """Reads the problems, encodes their prompts and lowers the response limit to fit the policy's context.
 
+    limit: keeps only the first prompts. The response limit is that of all, so that samples under any `limit` belong
+        together.
     day: the date in prompts whose chat template writes one; None: today.
     """
-    chosen = benchmark_problems(benchmark)[:limit]
+    problems = benchmark_problems(benchmark)
     verifier = Verifier(rule=benchmark.rule, extraction=benchmark.extraction, deadline_s=deadline_s, workers=workers)
-    faults = [f"{p.id}: {fault}" for p in chosen if (fault := verifier.check_answer(p.answer))]
+    faults = [f"{p.id}: {fault}" for p in problems[:limit] if (fault := verifier.check_answer(p.answer))]
     if faults:
         raise DataError(f"benchmark.rule={benchmark.rule} cannot use {len(faults)} answers; the first: {faults[0]}")
     template = agreed_template(benchmark.template, benchmark.extraction, "benchmark.template", "benchmark.extraction")
-    ids = template.encode_all([(p.problem, p.before) for p in chosen], tokenizer, day)
-    prompts = [Prompt(problem, token_ids(own)) for problem, own in zip(chosen, ids, strict=True)]
+    ids = template.encode_all([(p.problem, p.before) for p in problems], tokenizer, day)
+    prompts = [Prompt(problem, token_ids(own)) for problem, own in zip(problems, ids, strict=True)]
     max_tokens, messages = response_limit(benchmark, prompts, policy)
     return OpenBenchmark(
         settings=benchmark,
-        prompts=prompts,
+        prompts=prompts[:limit],
         sampling=Sampling(max_tokens, benchmark.temperature, benchmark.top_p, seed=seed),
         decode=lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=True)),
         verifier=verifier,
@@ -171,7 +173,7 @@ def benchmark_problems(benchmark: Benchmark) -> list[Problem]:
     source = local or hub_path or benchmark.hub_id or benchmark.path
     assert source is not None
     try:
-        return load_problems(source, limit=benchmark.num_problems, key="benchmark.path")
+        return load_heldout(source, key="benchmark.path")[: benchmark.num_problems]
     except (DataError, HubError) as error:
         if local:
             raise

@@ -23,7 +23,7 @@ class Benchmark(Section):
     source: Literal["file", "chain_sum"]
     """Problems from `path`, or generated ones."""
     path: str | None
-    """A file or folder, below the folder DAPO_LIT_DATA or as given; or a hub id."""
+    """A file or folder, below the folder DAPO_LIT_DATA or as given; or a hub id. Of the last two the split `test`."""
     hub_id: str | None
     """Source of the problems if `path` does not exist."""
     options: dict[str, Any]

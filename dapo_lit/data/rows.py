@@ -108,9 +108,9 @@ def read_rows(file: Path, bad_rows: BadRows) -> Iterator[Row]:
         case ".csv":
             return _read_csv(file, bad_rows)
         case ".parquet":
-            return _rows(file, _read_parquet(file), "Parquet")
+            return _rows(file, _read_parquet(file), "Parquet", bad_rows)
         case ".arrow":
-            return _rows(file, _read_arrow(file), "Arrow")
+            return _rows(file, _read_arrow(file), "Arrow", bad_rows)
         case other:
             raise DataError(f"{file}: cannot read {other or 'a file without suffix'}; use one of {', '.join(SUFFIXES)}")
 
@@ -206,10 +206,13 @@ def is_number(cell: str) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: times in ISO 8601, other values that JSON does not have (a decimal, a UUID) as text.
+    """A value as JSON has it: times in ISO 8601, bytes as the UTF-8 text that they are, other values that JSON does not
+    have (a decimal, a UUID) as text.
 
-    >>> plain([datetime.date(2026, 1, 2), {"raw": b"\\xff"}, 3])
-    ['2026-01-02', {'raw': 'ff'}, 3]
+    Raises UnicodeDecodeError for bytes that are no UTF-8.
+
+    >>> plain([datetime.date(2026, 1, 2), {"raw": b"2 + 3"}, 3])
+    ['2026-01-02', {'raw': '2 + 3'}, 3]
     """
     return json.loads(json.dumps(value, default=_as_text))
 
@@ -217,7 +220,31 @@ def plain(value: Any) -> Any:
 def _as_text(value: Any) -> str:
     if isinstance(value, datetime.date | datetime.time):  # pandas' timestamps too
         return value.isoformat()
-    return value.hex() if isinstance(value, bytes) else str(value)
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _shortest(value: Any, kind: pa.DataType) -> Any:
+    """The value with its float16 and float32 as the shortest numbers that round to them: 0.1, not 0.10000000149011612.
+
+    >>> _shortest([{"x": 0.10000000149011612}, None], pa.list_(pa.struct({"x": pa.float32()})))
+    [{'x': 0.1}, None]
+    """
+    if value is None:
+        return None
+    if pa.types.is_float16(kind) or pa.types.is_float32(kind):
+        return float(str(kind.to_pandas_dtype()(value)))
+    if pa.types.is_struct(kind):
+        return {field.name: _shortest(value[field.name], field.type) for field in kind}
+    if isinstance(value, list) and not pa.types.is_map(kind):
+        return [_shortest(item, kind.value_type) for item in value]
+    return value
+
+
+def _plain_in(row: Row, key: str, value: Any) -> Any:
+    try:
+        return plain(value)
+    except UnicodeDecodeError:
+        raise row.error(f"`{key}` has bytes that are not UTF-8; save it as text, or leave the column out") from None
 
 
 def _read_arrow(file: Path) -> Iterator[pa.RecordBatch]:
@@ -231,11 +258,16 @@ def _read_parquet(file: Path) -> Iterator[pa.RecordBatch]:
         yield from table.iter_batches()
 
 
-def _rows(file: Path, batches: Iterator[pa.RecordBatch], form: str) -> Iterator[Row]:
+def _rows(file: Path, batches: Iterator[pa.RecordBatch], form: str, bad_rows: BadRows) -> Iterator[Row]:
     number = 0
     try:
         for batch in batches:
+            # float16 and float32: `float` and `halffloat` in a type's text, also inside of a nested one
+            short = {column.name: column.type for column in batch.schema if "float" in str(column.type)}
             for number, fields in enumerate(batch.to_pylist(), start=number + 1):  # noqa: B020
-                yield Row(file, f"row {number}", {key: plain(value) for key, value in fields.items()})
+                fields |= {key: _shortest(fields[key], kind) for key, kind in short.items()}
+                row = Row(file, f"row {number}", {})
+                with bad_rows:
+                    yield replace(row, fields={key: _plain_in(row, key, value) for key, value in fields.items()})
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{file}: not readable as {form} ({error})") from None

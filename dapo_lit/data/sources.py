@@ -11,8 +11,8 @@ The columns decide how a row is read:
                             the prompt template around the statement: it is taken off, and duplicates are dropped
 
 A problem may be a list of chat messages that ends with the user's. Of an answer with text and `####` before its end, as
-in GSM8K, the end is the answer (`1,080` becomes `1080`), and the text goes to `meta["solution"]`. `read_problem` does
-this for every schema.
+in GSM8K, the end is the answer (`1,080` becomes `1080`), and the text goes to `meta["worked_solution"]`.
+`read_problem` does this for every schema.
 
 Every row is checked before anything is returned; one message lists the bad rows with file and line.
 """
@@ -183,6 +183,7 @@ def published_problems(
 
 PUBLISHED = ("prompt", "reward_model", "extra_info")
 """The columns of DAPO-Math-17k and of verl's other data that are read; the others are kept with the problem."""
+_WHOLE_FLOAT = re.compile(r"\s*(-?[0-9]+)\.0+\s*")
 _NUMBER_WITH_COMMAS = re.compile(r"[-+$]*[0-9][0-9,]*(?:\.[0-9]+)?")
 
 
@@ -200,7 +201,8 @@ def read_problem(
     """The one place where a row becomes a problem, whichever schema or `task.columns` says where its parts are.
 
     Chat messages before the last stay with the problem. Of an answer that is a solution as GSM8K has them, the text
-    after `####` is the answer, and what stands before it is kept as `solution`.
+    after `####` is the answer, and what stands before it is kept as `worked_solution`: functions written for TRL call
+    the reference `solution`.
 
     problem, answer: the name of the column and its value. number: of the row, for one without `identity`.
     """
@@ -209,11 +211,13 @@ def read_problem(
     before: tuple[Mapping[str, str], ...] = ()
     if isinstance(statement, list):
         statement, before = checks.chat(row, problem_key, statement)
+    if isinstance(wanted, str) and row.file.suffix.lower() == ".csv" and (whole := _WHOLE_FLOAT.fullmatch(wanted)):
+        wanted = whole[1]  # a cell has no type: what is a float in JSON is one here
     if isinstance(wanted, str) and "####" in wanted:
         solution, _, after = (part.strip() for part in wanted.rpartition("####"))
         if solution and after:
             wanted = after.replace(",", "") if _NUMBER_WITH_COMMAS.fullmatch(after) else after
-            meta = {"solution": solution, **meta}
+            meta = {"worked_solution": solution, **meta}
     return Problem(
         problem=checks.statement(row, problem_key, statement, needs=needs),
         answer=checks.answer(row, answer_key, wanted, needs=needs),

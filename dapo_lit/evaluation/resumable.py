@@ -4,7 +4,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -25,6 +25,7 @@ from dapo_lit.evaluation.sample_store import read_samples, write_samples
 from dapo_lit.evaluation.sampled import (
     EvaluatedSample,
     Evaluation,
+    SampleName,
     evaluated_samples,
     question_digest,
     sample_names,
@@ -35,7 +36,8 @@ from dapo_lit.preflight.policy import check_sampler
 from dapo_lit.preflight.problems import try_rewards
 from dapo_lit.preflight.prompts import check_prompts, check_tokenizer
 from dapo_lit.preflight.table import Finding, run_checks
-from dapo_lit.runs.code_state import code_state
+from dapo_lit.rewards.functions import RewardProblem
+from dapo_lit.runs.code_state import code_state, scoring_hash
 from dapo_lit.runs.files.atomic import write_text
 from dapo_lit.runs.run_folder import hardware, versions
 from dapo_lit.screen import StatusLine
@@ -132,7 +134,7 @@ def with_missing(
 ) -> list[EvaluatedSample]:
     """The samples in the folder, after those that it lacked were generated in one engine call, so that its batch stays
     full."""
-    done, n = read_samples(folder), config.n or config.benchmark.samples
+    done, n = with_present_verdicts(folder, benchmark), config.n or config.benchmark.samples
     samples = list(done.values())  # also those of questions as they were before an edit: they may come back
     wanted = set(sample_names(benchmark.prompts, n))
     existing = len(wanted & done.keys())
@@ -162,7 +164,7 @@ def with_missing(
     saved_at = time.monotonic()
     try:
         for sample in followed(found, missing):
-            samples.append(sample)
+            samples.append(replace(sample, scored_by=scoring_hash()))
             if time.monotonic() - saved_at >= SAVE_EVERY_S:
                 write_samples(folder, samples)
                 saved_at = time.monotonic()
@@ -170,6 +172,39 @@ def with_missing(
         write_samples(folder, samples)  # an interrupt loses the unfinished ones only
         engine().close()
     return samples
+
+
+def with_present_verdicts(folder: Path, benchmark: OpenBenchmark) -> dict[SampleName, EvaluatedSample]:
+    """The samples in the folder; responses that other code scored are scored again, so that verdicts can be compared.
+
+    Those of questions that are not asked now keep their verdicts until they are: their references are not known here.
+    """
+    done, now = read_samples(folder), scoring_hash()
+    asked = {(p.problem.id, question_digest(p)): p.problem for p in benchmark.prompts}
+    old = [sample for sample in done.values() if sample.scored_by != now and sample.name[:2] in asked]
+    if not old:
+        return done
+    problems = [asked[sample.name[:2]] for sample in old]
+    references = [RewardProblem(p.id, p.problem, p.answer, p.meta) for p in problems]
+    scores = benchmark.verifier.score([(r, s.response) for r, s in zip(references, old, strict=True)])
+    again = [
+        replace(
+            sample,
+            extracted=score.answer,
+            correct=score.correct,
+            timed_out=score.timed_out,
+            failed=score.error is not None,
+            scored_by=now,
+        )
+        for sample, score in zip(old, scores, strict=True)
+    ]
+    changed = sum((a.correct, a.missing) != (b.correct, b.missing) for a, b in zip(old, again, strict=True))
+    log.info(
+        f"{len(old):,} responses in {folder} were scored by other code; scored again, {changed:,} verdicts changed"
+    )
+    done |= {sample.name: sample for sample in again}
+    write_samples(folder, done.values())
+    return done
 
 
 def checks(
@@ -188,7 +223,12 @@ def checks(
         "weights": weights,
         "tokenizer": lambda: check_tokenizer(tokenizer, model, evaluated.label),
         "prompts": lambda: check_prompts(
-            benchmark.prompts, PromptTemplate.load(settings.template), tokenizer, model, "benchmark.template"
+            benchmark.prompts,
+            PromptTemplate.load(settings.template),
+            tokenizer,
+            model,
+            "benchmark.template",
+            "benchmark.path",
         ),
         "rewards": lambda: try_rewards(benchmark.verifier, problems, settings.extraction),
         "sampler": lambda: check_sampler(engine(), model, shortest, benchmark.sampling.max_response_tokens),

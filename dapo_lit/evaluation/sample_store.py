@@ -6,6 +6,7 @@ Earlier samples are kept: a larger evaluation only adds what is missing.
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -14,7 +15,7 @@ from dapo_lit.border import checked
 from dapo_lit.errors import DamagedError
 from dapo_lit.evaluation.sampled import EvaluatedSample, Evaluation, SampleName
 from dapo_lit.runs.files.layout import EVALUATIONS
-from dapo_lit.runs.files.tables import read_arrow, write_arrow, write_table
+from dapo_lit.runs.files.tables import column_names, read_arrow, write_arrow, write_table
 
 REMEDY = "; restore it, or remove the folder to sample again"
 SCHEMA = pa.schema(
@@ -30,6 +31,7 @@ SCHEMA = pa.schema(
         ("truncated", pa.bool_()),
         ("logprob", pa.float64()),
         ("failed", pa.bool_()),
+        ("scored_by", pa.string()),
     ]
 )
 
@@ -40,7 +42,11 @@ def read_samples(folder: Path) -> dict[SampleName, EvaluatedSample]:
     Raises DamagedError: it cannot be read, or a value is of another type; one line with the row and the column.
     """
     file, found = folder / "samples.parquet", dict[SampleName, EvaluatedSample]()
-    rows = read_arrow(file, SCHEMA.names).to_pylist() if file.is_file() else []
+    rows: list[dict[str, Any]] = []
+    if file.is_file():
+        # Files of earlier versions do not say what code scored them.
+        known = "scored_by" in column_names(file)
+        rows = read_arrow(file, [name for name in SCHEMA.names if known or name != "scored_by"]).to_pylist()
     for number, row in enumerate(rows, 1):
         sample = checked(row, EvaluatedSample, f"{file}, row {number}", remedy=REMEDY)
         if sample.name in found:
@@ -59,6 +65,6 @@ def write_samples(folder: Path, samples: Iterable[EvaluatedSample]) -> None:
 
 def write_evaluation(folder: Path, benchmark: str, step: int, evaluation: Evaluation) -> None:
     """eval/<benchmark>/step_000050.parquet: the samples of an evaluation during training."""
-    rows = [asdict(sample) for sample in evaluation.samples]
+    rows = [{key: v for key, v in asdict(s).items() if key != "scored_by"} for s in evaluation.samples]
     (tables := folder / EVALUATIONS / benchmark).mkdir(exist_ok=True)
     write_table(tables / f"step_{step:06d}.parquet", pd.DataFrame(rows))

@@ -49,6 +49,8 @@ class EvaluatedSample:
     """Log-prob of the whole response in nats, under the distribution that it was sampled from."""
     failed: Flag = False
     """The verifier failed: `correct` means nothing."""
+    scored_by: str | None = None
+    """Digest of the code that gave the verdict, where samples are kept for later evaluations; None: not known."""
 
     @property
     def missing(self) -> bool:

@@ -61,8 +61,12 @@ def check_prompts(
     tokenizer: PreTrainedTokenizerBase,
     model: PreTrainedModel,
     key: str = "task.template",
+    source: str = "task.path",
 ) -> Finding:
-    """Raises ConfigError for a template, and DataError for problems, that the policy would not read as written."""
+    """Raises ConfigError for a template, and DataError for problems, that the policy would not read as written.
+
+    key, source: of the template and of the problems, for messages.
+    """
     rows = model.get_input_embeddings().num_embeddings
     rendered = template.render("")
     parts = [rendered] if isinstance(rendered, str) else [message["content"] for message in rendered]
@@ -80,12 +84,16 @@ def check_prompts(
         for role in {message["role"] for message in before if _bare(message["content"]) not in bare}:
             dropped[role] = dropped.get(role, 0) + 1
     if lost:
-        _refuse(lost, len(prompts), tokenizer, rows, f"{key}={template.name}")
+        _refuse(lost, len(prompts), tokenizer, rows, f"{key}={template.name}", source)
     distinct, lengths = len({*map(tuple, encoded)}), [len(ids) for ids in encoded]
     warnings = []
     if distinct < (1 - REPEATED) * len(prompts):
         kept = len(deduplicate([prompt.problem for prompt in prompts])[0])
         cure = f"task.deduplicate=true keeps {kept:,} of these rows"
+        if source != "task.path":  # the key is of the training problems
+            cure = (
+                f"a repeated problem counts several times; delete the repeated rows of {source}, so that {kept:,} stay"
+            )
         if kept == len(prompts):
             cure = "their rows differ in what the prompt does not show"
         warnings.append(f"{len(prompts):,} problems have only {distinct:,} distinct prompts; {cure}")
@@ -151,7 +159,7 @@ def _unread_ends(
     model: PreTrainedModel,
     key: str,
 ) -> list[str]:
-    """Warnings about a second BOS token, and about an end of turn that ends no response."""
+    """Warnings about a second BOS token, a prompt that ends as responses do, and an end of turn that ends none."""
     warnings, bos = [], tokenizer.bos_token_id
     if prompts and bos is not None and prompts[0].ids[:2].tolist() == [bos, bos]:
         writer, cure = f"{key}={template.name}", "take it out of its text"
@@ -161,7 +169,18 @@ def _unread_ends(
             f"prompts start with two {tokenizer.bos_token!r}, which models are not trained on, one of them written by "
             f"{writer}; {cure}"
         )
-    ending, ends = turn_ending(tokenizer).strip() if template.messages else "", eos_ids(model, tokenizer)
+    ends = eos_ids(model, tokenizer)
+    if prompts and (last := prompts[0].ids[-1:].tolist()) and last[0] in ends:
+        writer, cure = "the tokenizer", "set add_eos_token=false in tokenizer_config.json, or mend its post_processor"
+        if template.messages:
+            writer, cure = "the tokenizer's chat template", "mend chat_template in the model's folder"
+        elif tokenizer.encode(template.around_problem()[1], add_special_tokens=False)[-1:] == last:
+            writer, cure = f"{key}={template.name}", "take it out of its text"
+        warnings.append(
+            f"prompts end with {_named(last, tokenizer)}, which ends a response, so the policy is asked to go on after "
+            f"its end; it is written by {writer}; {cure}"
+        )
+    ending = turn_ending(tokenizer).strip() if template.messages else ""
     if ending and not {*tokenizer.encode(ending, add_special_tokens=False)} & {*ends}:
         warnings.append(
             f"the chat template closes an assistant's turn with {ending!r}, and none of the tokens that end a response "
@@ -171,13 +190,15 @@ def _unread_ends(
     return warnings
 
 
-def _refuse(lost: Sequence[Prompt], total: int, tokenizer: PreTrainedTokenizerBase, rows: int, template: str) -> None:
+def _refuse(
+    lost: Sequence[Prompt], total: int, tokenizer: PreTrainedTokenizerBase, rows: int, template: str, source: str
+) -> None:
     faults = _faults([prompt.problem.problem for prompt in lost], tokenizer, rows)
     named = [f"{prompt.problem.id}: {fault}" for prompt, fault in zip(lost, faults, strict=True) if fault]
     if named:
         raise DataError(
             f"the policy's tokenizer cannot express {len(named):,} of {total:,} problems: {'; '.join(named[:3])}. Use "
-            "another policy, or take these problems out of task.path"
+            f"another policy, or take these problems out of {source}"
         )
     read = tokenizer.decode(lost[0].ids.tolist())
     raise ConfigError(

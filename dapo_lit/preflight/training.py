@@ -7,6 +7,7 @@ import torch
 from dapo_lit.build.components import RunComponents
 from dapo_lit.build.models import uses_gpu
 from dapo_lit.config import Config, ConfigError
+from dapo_lit.data.templates import PromptTemplate
 from dapo_lit.policy.wrap import decoder_layers
 from dapo_lit.preflight.idle_settings import check_switches
 from dapo_lit.preflight.machine import check_devices
@@ -121,10 +122,18 @@ def check_policy_parts(parts: RunComponents) -> Finding:
 
 def _check_prompts(parts: RunComponents) -> Finding:
     (train, num_long), (heldout, _) = parts.train_prompts, parts.heldout_prompts
-    found = check_prompts(train, parts.template, parts.tokenizer, parts.policy)
-    check_prompts(heldout, parts.template, parts.tokenizer, parts.policy)
+    read_by = parts.template, parts.tokenizer, parts.policy
+    found = check_prompts(train, *read_by)
+    others = {"held-out problems": check_prompts(heldout, *read_by, source="task.eval_path")}
+    for b in parts.benchmarks:
+        where, template = f"evaluation.benchmarks: {b.settings.name}", PromptTemplate.load(b.settings.template)
+        others[where] = check_prompts(b.prompts, template, *read_by[1:], f"{where}, template", where)
     left = f"; {num_long:,} above task.max_prompt_tokens are left out" if num_long else ""
-    return replace(found, words=found.words + left)
+    # What is wrong with the tokenizer is the same line for all problems.
+    warnings = dict.fromkeys(found.warnings)
+    for where, other in others.items():
+        warnings |= {f"{where}: {warning}": None for warning in other.warnings if warning not in found.warnings}
+    return replace(found, words=found.words + left, warnings=tuple(warnings))
 
 
 def _check_evaluation(parts: RunComponents) -> Finding:

@@ -6,6 +6,7 @@ Imports nothing heavy: a study asks before it composes a cell.
 import hashlib
 import subprocess
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +34,15 @@ def code_state() -> dict[str, str | None]:
         "git_dirty_hash": hashlib.sha256(diff.encode()).hexdigest()[:16] if diff else None,
         "code_hash": digest.hexdigest()[:16],
     }
+
+
+@cache
+def scoring_hash() -> str:
+    """A hash of what decides whether a response is right under a rule: source files and the version of sympy."""
+    digest = hashlib.sha256(version("sympy").encode())
+    for file in (*sorted((ROOT / "math_answers").glob("*.py")), *sorted((ROOT / "dapo_lit" / "rewards").glob("*.py"))):
+        digest.update(str(file.relative_to(ROOT)).encode() + file.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def uncommitted() -> list[str]:

@@ -76,7 +76,7 @@ def test_a_row_is_one_problem_whether_its_schema_or_task_columns_says_where_its_
     ((one,), _), ((other,), _) = load_with_selection(path, "train"), load_with_selection(path, "train", columns=NAMED)
     assert (one.id, one.problem, one.answer, one.before) == ("u-1", "2 + 3?", "5", tuple(before))
     assert (one.id, one.problem, one.answer, one.before) == (other.id, other.problem, other.answer, other.before)
-    assert one.meta.get("solution") == other.meta.get("solution")
+    assert one.meta.get("worked_solution") == other.meta.get("worked_solution")
 
 
 def in_base(number: int) -> dict:

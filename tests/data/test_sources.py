@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dapo_lit.data.problem import Problem
-from dapo_lit.data.sources import DataError, load_problems
+from dapo_lit.data.sources import DataError, load_problems, load_with_selection
 
 SUM = {"problem": "What is 2 + 3?", "answer": "5"}
 PRODUCT = {"problem": "What is 4 * 2?", "answer": "8"}
@@ -46,6 +46,29 @@ def test_numbers_become_text_and_a_whole_float_loses_its_point(write_jsonl):
     assert [p.answer for p in load_problems(path)] == ["72", "72", "-0.5", "1" + "0" * 20, "7"]
 
 
+def test_a_number_is_the_same_reference_in_every_type_and_format(tmp_path, write_jsonl):
+    numbers, wanted = [42.0, -3.0, 0.1, 2.5], ["42", "-3", "0.1", "2.5"]
+    files = [write_jsonl(*({"problem": "?", "answer": number} for number in numbers))]
+    frame = pd.DataFrame({"problem": "?", "answer": numbers})
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    files.append(str(tmp_path / "rows.csv"))
+    for dtype in ("float16", "float32", "float64"):
+        frame.astype({"answer": dtype}).to_parquet(tmp_path / f"{dtype}.parquet")
+        files.append(str(tmp_path / f"{dtype}.parquet"))
+    for file in files:
+        assert [p.answer for p in load_problems(file)] == wanted, file
+
+
+def test_float32_inside_of_other_values_is_shortest_too_and_text_with_a_point_stays(tmp_path, write_jsonl):
+    nested = pa.array([{"levels": [0.1, None]}], pa.struct({"levels": pa.list_(pa.float32())}))
+    target = pa.array([{"value": 0.3}], pa.struct({"value": pa.float32()}))
+    pq.write_table(pa.table({"problem": ["?"], "nested": nested, "target": target}), tmp_path / "rows.parquet")
+    columns = {"answer": "target.value"}
+    (problem,) = load_with_selection(str(tmp_path / "rows.parquet"), "train", columns=columns)[0]
+    assert (problem.answer, problem.meta["nested"]) == ("0.3", {"levels": [0.1, None]})
+    assert load_problems(write_jsonl({"problem": "?", "answer": "42.0"}))[0].answer == "42.0"
+
+
 def test_a_problem_without_id_is_named_by_file_and_row_whatever_the_limit(write_jsonl):
     path = write_jsonl(SUM, PRODUCT, SUM, name="sums.jsonl")
     assert [p.id for p in load_problems(path)] == ["sums-0", "sums-1", "sums-2"]
@@ -60,15 +83,15 @@ WORKED = "He has 540 * 2 = <<540*2=1080>>1080."
     [
         (
             {"question": "How many?", "answer": f"{WORKED}\n#### 1,080"},
-            Problem("rows-0", "How many?", "1080", {"solution": WORKED}),
+            Problem("rows-0", "How many?", "1080", {"worked_solution": WORKED}),
         ),
         (
             {"problem": "How many?", "answer": f"{WORKED}\n#### 1,080"},
-            Problem("rows-0", "How many?", "1080", {"solution": WORKED}),
+            Problem("rows-0", "How many?", "1080", {"worked_solution": WORKED}),
         ),
         (
             {"prompt": [{"role": "user", "content": "How many?"}], "solution": "so #### 1, 2", "level": 1},
-            Problem("rows-0", "How many?", "1, 2", {"solution": "so", "level": 1}),
+            Problem("rows-0", "How many?", "1, 2", {"worked_solution": "so", "level": 1}),
         ),
         (
             {"problem": "Write a heading", "answer": "#### Title"},
@@ -154,11 +177,26 @@ def test_values_that_json_does_not_have_become_text_as_soon_as_they_are_read(tmp
         "stamp": pa.array([pd.Timestamp("2026-01-02 03:04:05")], pa.timestamp("ns")),
         "took": pa.array([pd.Timedelta(seconds=90)], pa.duration("ns")),
         "day": pa.array([date(2026, 1, 2)]),
-        "nested": [{"raw": b"\xff", "level": 3}],
+        "nested": [{"raw": "½".encode(), "level": 3}],
     }
     pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
     (problem,) = load_problems(str(tmp_path / "rows.parquet"))
     assert problem.answer == "2.50"
     assert problem.meta == json.loads(json.dumps(problem.meta))
     assert problem.meta["stamp"] == "2026-01-02T03:04:05"
-    assert problem.meta["nested"] == {"raw": "ff", "level": 3}
+    assert problem.meta["nested"] == {"raw": "½", "level": 3}
+
+
+def test_binary_columns_are_read_as_their_text_and_a_row_whose_bytes_are_none_is_named_with_its_column(tmp_path):
+    file = tmp_path / "rows.parquet"
+    rows = [{key: text.encode() for key, text in {**row, "note": "π"}.items()} for row in (SUM, PRODUCT)]
+    pq.write_table(pa.Table.from_pylist(rows), file)
+    assert load_problems(str(file)) == [
+        Problem(f"rows-{number}", row["problem"], row["answer"], {"note": "π"})
+        for number, row in enumerate((SUM, PRODUCT))
+    ]
+    for column, value in (("answer", b"\xff"), ("note", b"\xff"), ("nested", {"raw": b"\xff"})):
+        pq.write_table(pa.Table.from_pylist([{**rows[0], "nested": None}, {**rows[1], column: value}]), file)
+        assert message_of(str(file)) == (
+            f"{file}, row 2: `{column}` has bytes that are not UTF-8; save it as text, or leave the column out"
+        )

@@ -42,7 +42,8 @@ def test_a_run_is_warned_of_a_benchmark_that_is_stricter(compose, capsys, monkey
     parts = RunComponents(compose("reward.rule=sympy", "reward.extraction=answer_line"))
     prompts = parts.train_prompts[0]
     with parts.verifier, Verifier(rule="numeric", extraction="answer_line") as verifier:
-        settings = load_benchmark("aime_2024").model_copy(update={"rule": "numeric", "extraction": "answer_line"})
+        protocol = {"rule": "numeric", "extraction": "answer_line", "template": "plain"}
+        settings = load_benchmark("aime_2024").model_copy(update=protocol)
         benchmark = SimpleNamespace(settings=settings, prompts=prompts, verifier=verifier)
         monkeypatch.setattr("dapo_lit.preflight.training.check_leakage", lambda *_: ())
         monkeypatch.setattr(RunComponents, "benchmarks", [benchmark])

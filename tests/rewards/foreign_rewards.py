@@ -26,6 +26,16 @@ def trl_chat(completions, answer, **kwargs):
     return [float(right in chat[0]["content"]) for chat, right in zip(completions, answer, strict=True)]
 
 
+def trl_solution(completions, solution, ground_truth, worked_solution):
+    assert worked_solution == ["2 + 3 = <<2+3=5>>5"] * len(completions)
+    assert solution == ground_truth
+    return [float(text == right) for text, right in zip(completions, solution, strict=True)]
+
+
+def trl_own_solution(completions, solution, answer):
+    return [float(text == f"{own} {right}") for text, own, right in zip(completions, solution, answer, strict=True)]
+
+
 def trl_prompts(prompts, completions, answer):
     return [
         float(p[-1]["content"] == "2 + 3?" and a in c[0].get("content"))

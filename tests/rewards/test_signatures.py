@@ -1,11 +1,13 @@
 """Rewards written for verl, TRL and OpenRLHF are called as they call them; any other is refused with what adapts it."""
 
+import json
 from pathlib import Path
 
 import pytest
 from small_runs import Run, untimed
 
 from dapo_lit.build.components import RunComponents
+from dapo_lit.data.sources import load_problems
 from dapo_lit.preflight.training import check_run
 from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.signatures import asks_for_groups
@@ -44,6 +46,26 @@ def test_a_function_of_another_trainer_is_called_as_that_one_calls_it(name, valu
         right, wrong = made.score([(QUESTION, "it is 5"), (QUESTION, "it is 6")])
     assert (right.error, wrong.error) == (None, None)
     assert [(score.correct, score.value) for score in (right, wrong)] == [(True, values[0]), (False, values[1])]
+
+
+@pytest.mark.parametrize(
+    ("row", "name", "right"),
+    [
+        ({"question": "2 + 3?", "answer": "2 + 3 = <<2+3=5>>5\n#### 5"}, "trl_solution", "5"),
+        ({"prompt": "2 + 3?", "solution": "2 + 3 = <<2+3=5>>5\n#### 5"}, "trl_solution", "5"),
+        ({"problem": "2 + 3?", "answer": "5", "solution": "count on"}, "trl_own_solution", "count on 5"),
+    ],
+    ids=["GSM8K", "TRL's columns", "a column of one's own"],
+)
+def test_a_function_of_trls_gets_the_reference_as_solution_unless_the_data_have_a_column_of_that_name(
+    tmp_path, row, name, right
+):
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    (problem,) = load_problems(str(tmp_path / "rows.jsonl"))
+    asked = RewardProblem(problem.id, problem.problem, problem.answer, problem.meta)
+    with verifier(name) as made:
+        scores = made.score([(asked, right), (asked, "6")])
+    assert [(score.correct, score.error) for score in scores] == [(True, None), (False, None)]
 
 
 def test_a_result_of_verls_without_a_score_is_an_error_that_says_so():

@@ -37,6 +37,14 @@ def read_arrow(file: Path, columns: Sequence[str] | None = None) -> "pa.Table":
         return pq.read_table(file, columns=list(columns) if columns else None, page_checksum_verification=True)
 
 
+def column_names(file: Path) -> list[str]:
+    """Raises DamagedError: the file cannot be read."""
+    import pyarrow.parquet as pq
+
+    with _readable(file):
+        return list(pq.read_schema(file).names)
+
+
 def read_table(file: Path, columns: Sequence[str] | None = None) -> "pd.DataFrame":
     table = read_arrow(file, columns)
     with _readable(file):
