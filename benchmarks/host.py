@@ -153,7 +153,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
     def sent() -> bytes:
         completions = [completion for group in groups for completion in group.completions]
-        return to_bytes(Report(False, None, pending=0, preemptions=0, completions=completions, withdrawn={}))
+        return to_bytes(Report(False, None, pending=0, waiting=0, preemptions=0, completions=completions, withdrawn={}))
 
     batch = token_batch(groups, loss_mask, VERSION)
     calls = {

@@ -227,9 +227,9 @@ FAULTS = (
         "return torch.zeros_like(self.response_lengths).index_add_(0, self.completion_of_token, self.loss_mask.long())",
         'return torch.tensor(self._lengths[1], device="cpu")', in_the_matrix("single:turns and prefixes:all five")),
     Fault("the noise of a token is that of its place in the episode", "engines/torch_engine/engine.py",
-        "noise = uniforms(self._noise_keys, self._slot - self._firsts)",
+        "noise = uniforms(self._noise_keys, np.maximum(self._slot - self._firsts, 0))",
         "seen = np.array([len(r.partial.observations) for r in self._row_requests])\n"
-        "        noise = uniforms(self._noise_keys, self._slot - self._firsts + seen)",
+        "        noise = uniforms(self._noise_keys, np.maximum(self._slot - self._firsts + seen, 0))",
         ("tests/rollout/test_episodes.py", "-k", "drawn_with_the_noise")),
     Fault("an episode that waits for an answer is interrupted without its observations", "engines/protocol.py",
         "self.rollout_logprobs[:-1], versions, self.observations)", "self.rollout_logprobs[:-1], versions)",

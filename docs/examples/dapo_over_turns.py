@@ -62,7 +62,8 @@ def episode(policy: Policy, tokenizer: Tokenizer, problem: dict, name: str, s: S
         cdf = policy.logits(torch.tensor([found.row]))[0, -1].log_softmax(-1).exp().cumsum(-1, dtype=torch.float64)
         token = int(torch.searchsorted(cdf, uniform(key, len(found.tokens)) * cdf[-1], right=True))
         found.tokens.append(token)
-        turns[-1] = tokenizer.decode([t for t in found.tokens[start:] if t != policy.eos])
+        own = [t for t in found.tokens[start:] if t != policy.eos]
+        turns[-1] = tokenizer.decode(own, skip_special_tokens=False)  # a call of a tool may be marked by some
         if token != policy.eos:
             continue
         said = says(problem, turns)
@@ -76,7 +77,7 @@ def episode(policy: Policy, tokenizer: Tokenizer, problem: dict, name: str, s: S
         if start < s.max_response_tokens:  # the last token is the policy's
             found.said.append((start, ids))
             turns.append("")
-    found.correct = is_correct(turns[-1], problem["answer"], s.answer_mark)  # what the tool said is no answer
+    found.correct = is_correct(tokenizer.decode(own), problem["answer"], s.answer_mark)  # nothing that the tool said
     found.reward = shaped_reward(found.correct, len(found.tokens), found.truncated, s)
     return found
 
