@@ -41,8 +41,9 @@ SHRUNKEN = (
     "evaluation.benchmarks=[]", "evaluation.every=0", "logger.rollouts_every=1",
 )  # fmt: skip
 """What makes the experiment at the paper's size small; all its other keys stay."""
-BESIDE = ("critic", "lora")
-"""Cases with more than the policy: a value model and a reference, sharded too; adapters, with the base as reference."""
+BESIDE = ("critic", "warmup", "lora")
+"""Cases with more than the policy: a value model and a reference, sharded too, from the start or after steps of the
+value model alone; adapters, with the base as reference."""
 CASES = {
     "tied": ("+experiment=four_sums",),
     "ahead": ("+experiment=four_sums", "rollout.steps_ahead=2", "budget.steps=4"),
@@ -51,6 +52,8 @@ CASES = {
         "algorithm.kl={beta: 0.1, where: loss, estimator: k2}", "policy.architecture.tie_word_embeddings=false",
         "trainer.activation_checkpointing=full",
     ),
+    "warmup": ("+experiment=four_sums", "algorithm=ppo", "algorithm.critic.warmup_steps=2"),
+    "saved": ("+experiment=four_sums", "replay.record=[1]"),
     "lora": (
         "+experiment=four_sums",
         "policy.lora={rank: 4, alpha: 32}",
@@ -158,6 +161,7 @@ if __name__ == "__main__":
     out = Path(sys.argv[1])
     for size in SIZES:
         run_cases(out, size, ("tied", "ahead", *BESIDE))
+    run_cases(out, 1, ("saved",))
     run_cases(out, 2, ("verl",))
     run_cases(out, 4, ("tied",))
     run_cases(out, 1, BESIDE, resumes=2)

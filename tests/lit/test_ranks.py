@@ -20,6 +20,7 @@ from dapo_lit.ranks import Ranks
 from dapo_lit.rollout.records import Group
 from dapo_lit.runs.checkpoint_files import damage_reason
 from dapo_lit.runs.checkpoint_weights import policy_weights
+from dapo_lit.runs.files.layout import before_step
 
 ON_TWO_RANKS = [(case, 2) for case in ("tied", "ahead", *BESIDE)]
 ON_FOUR_RANKS = [("tied", 4)]
@@ -34,8 +35,8 @@ def runs(cache, made_once) -> dict:
         assert done.returncode == 0, done.stdout + done.stderr
 
     out = made_once("ranks", make)
-    ran = [*((case, 1) for case, _ in ON_TWO_RANKS), *ON_TWO_RANKS, *ON_FOUR_RANKS, ("verl", 2)]
-    ran += [("critic_resumed", 1), ("lora_resumed", 1)]
+    ran = [*((case, 1) for case, _ in ON_TWO_RANKS), *ON_TWO_RANKS, *ON_FOUR_RANKS, ("verl", 2), ("saved", 1)]
+    ran += [(f"{case}_resumed", 1) for case in BESIDE]
     found: dict = {
         (case, size): [torch.load(out / f"{case}_{size}_{rank}.pt", weights_only=False) for rank in range(size)]
         for case, size in ran
@@ -103,10 +104,27 @@ def test_a_run_of_two_ranks_with_its_value_model_or_adapters_goes_on_with_one(ru
     after = alone["steps"][3]["weights"]
     assert alone["steps"][3]["groups"] != runs[case, 2][0]["steps"][2]["groups"]
     changed = {name for name, tensor in after.items() if not torch.equal(tensor, before[name])}
-    assert any(name.startswith("critic.") for name in changed) == (case == "critic")
+    assert any(name.startswith("critic.") for name in changed) == (case != "lora")
     assert any("q_proj" in name for name in changed)
     for name, tensor in after.items():  # two updates away, so that what was saved is what it went on from
         assert (tensor - before[name]).abs().max() < 0.02, name
+
+
+def test_a_policy_that_is_saved_before_its_first_update_is_trained_like_one_that_is_not(runs):
+    (saved,), (unsaved,) = runs["saved", 1], runs["tied", 1]
+    assert before_step(runs["folder"] / "saved" / "1", 1).exists()
+    for step, record in unsaved["steps"].items():
+        assert saved["steps"][step]["metrics"] == record["metrics"]
+        for name, tensor in record["weights"].items():
+            assert torch.equal(saved["steps"][step]["weights"][name], tensor), name
+
+
+def test_a_policy_stays_as_it_is_while_the_value_model_warms_up_alone(runs):
+    for rank in runs["warmup", 2]:
+        first, second = (rank["steps"][step]["weights"] for step in (1, 2))
+        changed = {name for name, tensor in second.items() if not torch.equal(tensor, first[name])}
+        assert changed
+        assert all(name.startswith("critic.") for name in changed)
 
 
 def test_a_sharded_checkpoint_is_whole_listed_and_read_by_one_process(runs, tmp_path):
