@@ -44,6 +44,11 @@ SHRUNKEN = (
 BESIDE = ("critic", "warmup", "lora")
 """Cases with more than the policy: a value model and a reference, sharded too, from the start or after steps of the
 value model alone; adapters, with the base as reference."""
+ADAPTERS = (
+    "policy.lora={rank: 4, alpha: 32}", "policy.architecture.num_attention_heads=6",
+    "policy.architecture.num_key_value_heads=1",
+)  # fmt: skip
+"""Keys have a bias of 8 values, so that a shard has fewer than a fingerprint takes."""
 CASES = {
     "tied": ("+experiment=four_sums",),
     "ahead": ("+experiment=four_sums", "rollout.steps_ahead=2", "budget.steps=4"),
@@ -56,7 +61,7 @@ CASES = {
     "saved": ("+experiment=four_sums", "replay.record=[1]"),
     "lora": (
         "+experiment=four_sums",
-        "policy.lora={rank: 4, alpha: 32}",
+        *ADAPTERS,
         "algorithm.kl={beta: 0.1, where: loss, estimator: k2}",
     ),
     "verl": (
@@ -119,7 +124,8 @@ def case(out: Path, name: str, size: int, config: Config, checkpoint: Path | Non
         callbacks = [recorder, Checkpoints(config, folder, stop, ranks)]
         trainer = build_trainer(config, callbacks)
         trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=False)
-        torch.save({"steps": module.found, "rows": rows}, out / f"{label}_{size}_{ranks.rank}.pt")
+        found = {"steps": module.found, "rows": rows, "base_fingerprint": module.base_fingerprint}
+        torch.save(found, out / f"{label}_{size}_{ranks.rank}.pt")
 
 
 def fork_ranks(size: int, name: str, work: Callable[[], None]) -> None:

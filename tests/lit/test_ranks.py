@@ -12,10 +12,11 @@ import pytest
 import torch
 from command_line import run_cli
 from commands import export_to
-from ranks_case import BESIDE
+from ranks_case import ADAPTERS, BESIDE
 from transformers import AutoModelForCausalLM
 
 from dapo_lit.data.problem import Problem
+from dapo_lit.policy.lora import EDGE
 from dapo_lit.ranks import Ranks
 from dapo_lit.rollout.records import Group
 from dapo_lit.runs.checkpoint_files import damage_reason
@@ -85,6 +86,12 @@ def test_metrics_evaluations_and_weights_after_two_steps_are_those_of_one_proces
         ]
 
 
+def test_the_fingerprint_of_a_base_is_that_of_one_process_where_a_shard_has_fewer_values_than_it_takes(runs):
+    (alone,), (first, _) = runs["lora", 1], runs["lora", 2]
+    assert first["steps"][1]["weights"]["model.layers.0.self_attn.k_proj.bias"].numel() // 2 < EDGE
+    assert first["base_fingerprint"] == alone["base_fingerprint"] is not None
+
+
 def test_an_experiment_of_the_papers_size_runs_shrunken_on_two_ranks(runs):
     first, second = runs["verl", 2]
     assert sorted(first["steps"]) == [1, 2]
@@ -139,7 +146,7 @@ def test_a_sharded_checkpoint_is_whole_listed_and_read_by_one_process(runs, tmp_
     assert damage_reason(copy) == "checkpoints/step_000002.ckpt/__1_0.distcp is missing"
 
 
-@pytest.mark.parametrize(("case", "options"), [("tied", ()), ("lora", ("policy.lora={rank: 4, alpha: 32}",))])
+@pytest.mark.parametrize(("case", "options"), [("tied", ()), ("lora", ADAPTERS)])
 def test_a_sharded_checkpoint_is_exported_by_one_process(runs, compose, tmp_path, case, options):
     run = runs["folder"] / case / "2"
     (run / "config.yaml").write_text(json.dumps(compose(*options).model_dump(mode="json")))
