@@ -131,6 +131,8 @@ def test_every_choice_of_every_group_composes(compose, override):
         (["algorithm.clip.high=28"], "algorithm.clip.high"),
         (["algorithm=ppo", "algorithm.critic=null"], "critic"),
         (["algorithm.advantage.estimator=gae"], "estimator"),
+        (["trainer.sharding.dtype=float16"], "trainer.sharding.dtype: training in float16 would lose the gradient"),
+        (["policy.dtype=float16", "policy.lora={rank: 4, alpha: 32}"], "policy.dtype=float16: training in float16"),
         (
             ["algorithm=ppo", "algorithm.samples_per_prompt=1", "algorithm.techniques.dynamic_sampling=true"],
             "dynamic_sampling=true",

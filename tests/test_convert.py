@@ -185,6 +185,13 @@ def test_what_is_off_in_a_script_is_not_carried_over():
     assert with_vllm["algorithm.correction.band"] == [0.0, 3.0]
 
 
+def test_float16_which_trl_trains_in_with_a_scaled_loss_is_left_to_the_user():
+    found = trl(fp16=True)
+    assert "trainer.sharding.dtype" not in found.settings
+    assert found.by_hand["fp16"].startswith("trainer.sharding.dtype: bfloat16")
+    assert "fp16" not in trl(fp16=False).by_hand
+
+
 def test_keys_of_verls_critic_are_not_taken_for_its_actors():
     found = converted("verl", {"actor.optim.lr": 1e-6, "critic.optim.lr": 1e-5, "critic.ppo_epochs": 4})
     assert found.settings["algorithm.optimizer.lr"] == 1e-6

@@ -37,6 +37,7 @@ from dapo_lit.runs.extensions import built
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.preemption import StopSignal, interrupted_once
 from dapo_lit.runs.safe_loading import SafePlanner, SafeReader, load_file, only_tensors, safe_state_types
+from dapo_lit.step.optimizer import begin_states
 
 
 def build_trainer(config: Config, callbacks: list[Callback], devices: dict[str, Any] | None = None) -> Trainer:
@@ -118,6 +119,13 @@ def continuing(checkpoint: Path) -> Iterator[None]:
 
 class ShardedStrategy(ModelParallelStrategy):
     """Saves and loads shards; of a model with adapters, only the adapters."""
+
+    def setup_optimizers(self, trainer: Trainer) -> None:
+        super().setup_optimizers(trainer)
+        # torch makes up the state of an optimizer without any, by a step, wherever it is saved or loaded: the first
+        # update would then be the second. Of one that has trained the critic only, the policy's would not be saved.
+        for optimizer in self.optimizers:
+            begin_states(optimizer)
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """This rank's shards on their device; the writer copies them to the host."""

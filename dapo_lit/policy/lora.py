@@ -132,15 +132,20 @@ def merge(model: PreTrainedModel, adapters: Mapping[str, Tensor], scale: float) 
 
 
 def fingerprint(model: nn.Module) -> int:
-    """CRC-32 of the first values of every base tensor; of a sharded model, comparable on rank 0 only.
+    """CRC-32 of the first values of every base tensor; of a sharded model, on rank 0 only, and all ranks must call it.
 
     It detects another base or a base that was trained further, and reads very little.
     """
     value = 0
     for name, parameter in sorted(model.named_parameters()):
         if not is_adapter(name):
-            local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-            first = local.detach().reshape(-1)[:EDGE].float().cpu().numpy().tobytes()
+            values = parameter.detach()
+            if isinstance(values, DTensor):
+                # The first shard is the largest. If the others might have some of the first values, the whole tensor is
+                # small; by its size, so that all ranks gather the same ones.
+                is_small = values.numel() < EDGE * values.device_mesh.size()
+                values = values.full_tensor() if is_small else values.to_local()
+            first = values.reshape(-1)[:EDGE].float().cpu().numpy().tobytes()
             value = zlib.crc32(f"{base_name(name)}{tuple(parameter.shape)}".encode() + first, value)
     return value
 

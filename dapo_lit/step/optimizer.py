@@ -74,6 +74,25 @@ def update_kernel(devices: set[str]) -> dict[str, bool]:
     return {"fused": True} if devices == {"cuda"} else {}
 
 
+def begin_states(optimizer: torch.optim.Optimizer) -> None:
+    """Gives every parameter the state that AdamW begins with in its first step; its updates are the same bit for bit.
+
+    Optimizers of other kinds are left as they are.
+    """
+    if not isinstance(optimizer, torch.optim.AdamW):
+        return
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if not optimizer.state[parameter]:
+                # A fused kernel counts on the parameter's device.
+                counted_on = parameter.device if group["fused"] else "cpu"
+                optimizer.state[parameter] = {
+                    "step": torch.zeros((), dtype=torch.float32, device=counted_on),
+                    "exp_avg": torch.zeros_like(parameter),
+                    "exp_avg_sq": torch.zeros_like(parameter),
+                }
+
+
 @dataclass
 class OptimizerSteps:
     """Takes optimiser steps with the gradients that the parameters hold, and keeps their losses and norms."""

@@ -18,7 +18,6 @@ from dapo_lit.preflight.training import engine_warnings
         (("rollout=torch", "rollout.vllm.dtype=float16"), True, "float32"),
         (("rollout=vllm", "rollout.vllm.dtype=float32"), True, "float32"),
         (("rollout=vllm", "rollout.vllm.dtype=bfloat16"), False, "bfloat16"),
-        (("rollout=vllm", "trainer.sharding.dtype=float16"), True, "float16"),
         (("rollout=vllm", "trainer.sharding.dtype=bfloat16"), False, "bfloat16"),
     ],
 )

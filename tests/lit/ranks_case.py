@@ -41,8 +41,14 @@ SHRUNKEN = (
     "evaluation.benchmarks=[]", "evaluation.every=0", "logger.rollouts_every=1",
 )  # fmt: skip
 """What makes the experiment at the paper's size small; all its other keys stay."""
-BESIDE = ("critic", "lora")
-"""Cases with more than the policy: a value model and a reference, sharded too; adapters, with the base as reference."""
+BESIDE = ("critic", "warmup", "lora")
+"""Cases with more than the policy: a value model and a reference, sharded too, from the start or after steps of the
+value model alone; adapters, with the base as reference."""
+ADAPTERS = (
+    "policy.lora={rank: 4, alpha: 32}", "policy.architecture.num_attention_heads=6",
+    "policy.architecture.num_key_value_heads=1",
+)  # fmt: skip
+"""Keys have a bias of 8 values, so that a shard has fewer than a fingerprint takes."""
 CASES = {
     "tied": ("+experiment=four_sums",),
     "ahead": ("+experiment=four_sums", "rollout.steps_ahead=2", "budget.steps=4"),
@@ -51,9 +57,11 @@ CASES = {
         "algorithm.kl={beta: 0.1, where: loss, estimator: k2}", "policy.architecture.tie_word_embeddings=false",
         "trainer.activation_checkpointing=full",
     ),
+    "warmup": ("+experiment=four_sums", "algorithm=ppo", "algorithm.critic.warmup_steps=2"),
+    "saved": ("+experiment=four_sums", "replay.record=[1]"),
     "lora": (
         "+experiment=four_sums",
-        "policy.lora={rank: 4, alpha: 32}",
+        *ADAPTERS,
         "algorithm.kl={beta: 0.1, where: loss, estimator: k2}",
     ),
     "verl": (
@@ -116,7 +124,8 @@ def case(out: Path, name: str, size: int, config: Config, checkpoint: Path | Non
         callbacks = [recorder, Checkpoints(config, folder, stop, ranks)]
         trainer = build_trainer(config, callbacks)
         trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=False)
-        torch.save({"steps": module.found, "rows": rows}, out / f"{label}_{size}_{ranks.rank}.pt")
+        found = {"steps": module.found, "rows": rows, "base_fingerprint": module.base_fingerprint}
+        torch.save(found, out / f"{label}_{size}_{ranks.rank}.pt")
 
 
 def fork_ranks(size: int, name: str, work: Callable[[], None]) -> None:
@@ -158,6 +167,7 @@ if __name__ == "__main__":
     out = Path(sys.argv[1])
     for size in SIZES:
         run_cases(out, size, ("tied", "ahead", *BESIDE))
+    run_cases(out, 1, ("saved",))
     run_cases(out, 2, ("verl",))
     run_cases(out, 4, ("tied",))
     run_cases(out, 1, BESIDE, resumes=2)

@@ -12,14 +12,16 @@ import pytest
 import torch
 from command_line import run_cli
 from commands import export_to
-from ranks_case import BESIDE
+from ranks_case import ADAPTERS, BESIDE
 from transformers import AutoModelForCausalLM
 
 from dapo_lit.data.problem import Problem
+from dapo_lit.policy.lora import EDGE
 from dapo_lit.ranks import Ranks
 from dapo_lit.rollout.records import Group
 from dapo_lit.runs.checkpoint_files import damage_reason
 from dapo_lit.runs.checkpoint_weights import policy_weights
+from dapo_lit.runs.files.layout import before_step
 
 ON_TWO_RANKS = [(case, 2) for case in ("tied", "ahead", *BESIDE)]
 ON_FOUR_RANKS = [("tied", 4)]
@@ -34,8 +36,8 @@ def runs(cache, made_once) -> dict:
         assert done.returncode == 0, done.stdout + done.stderr
 
     out = made_once("ranks", make)
-    ran = [*((case, 1) for case, _ in ON_TWO_RANKS), *ON_TWO_RANKS, *ON_FOUR_RANKS, ("verl", 2)]
-    ran += [("critic_resumed", 1), ("lora_resumed", 1)]
+    ran = [*((case, 1) for case, _ in ON_TWO_RANKS), *ON_TWO_RANKS, *ON_FOUR_RANKS, ("verl", 2), ("saved", 1)]
+    ran += [(f"{case}_resumed", 1) for case in BESIDE]
     found: dict = {
         (case, size): [torch.load(out / f"{case}_{size}_{rank}.pt", weights_only=False) for rank in range(size)]
         for case, size in ran
@@ -84,6 +86,12 @@ def test_metrics_evaluations_and_weights_after_two_steps_are_those_of_one_proces
         ]
 
 
+def test_the_fingerprint_of_a_base_is_that_of_one_process_where_a_shard_has_fewer_values_than_it_takes(runs):
+    (alone,), (first, _) = runs["lora", 1], runs["lora", 2]
+    assert first["steps"][1]["weights"]["model.layers.0.self_attn.k_proj.bias"].numel() // 2 < EDGE
+    assert first["base_fingerprint"] == alone["base_fingerprint"] is not None
+
+
 def test_an_experiment_of_the_papers_size_runs_shrunken_on_two_ranks(runs):
     first, second = runs["verl", 2]
     assert sorted(first["steps"]) == [1, 2]
@@ -103,10 +111,27 @@ def test_a_run_of_two_ranks_with_its_value_model_or_adapters_goes_on_with_one(ru
     after = alone["steps"][3]["weights"]
     assert alone["steps"][3]["groups"] != runs[case, 2][0]["steps"][2]["groups"]
     changed = {name for name, tensor in after.items() if not torch.equal(tensor, before[name])}
-    assert any(name.startswith("critic.") for name in changed) == (case == "critic")
+    assert any(name.startswith("critic.") for name in changed) == (case != "lora")
     assert any("q_proj" in name for name in changed)
     for name, tensor in after.items():  # two updates away, so that what was saved is what it went on from
         assert (tensor - before[name]).abs().max() < 0.02, name
+
+
+def test_a_policy_that_is_saved_before_its_first_update_is_trained_like_one_that_is_not(runs):
+    (saved,), (unsaved,) = runs["saved", 1], runs["tied", 1]
+    assert before_step(runs["folder"] / "saved" / "1", 1).exists()
+    for step, record in unsaved["steps"].items():
+        assert saved["steps"][step]["metrics"] == record["metrics"]
+        for name, tensor in record["weights"].items():
+            assert torch.equal(saved["steps"][step]["weights"][name], tensor), name
+
+
+def test_a_policy_stays_as_it_is_while_the_value_model_warms_up_alone(runs):
+    for rank in runs["warmup", 2]:
+        first, second = (rank["steps"][step]["weights"] for step in (1, 2))
+        changed = {name for name, tensor in second.items() if not torch.equal(tensor, first[name])}
+        assert changed
+        assert all(name.startswith("critic.") for name in changed)
 
 
 def test_a_sharded_checkpoint_is_whole_listed_and_read_by_one_process(runs, tmp_path):
@@ -121,7 +146,7 @@ def test_a_sharded_checkpoint_is_whole_listed_and_read_by_one_process(runs, tmp_
     assert damage_reason(copy) == "checkpoints/step_000002.ckpt/__1_0.distcp is missing"
 
 
-@pytest.mark.parametrize(("case", "options"), [("tied", ()), ("lora", ("policy.lora={rank: 4, alpha: 32}",))])
+@pytest.mark.parametrize(("case", "options"), [("tied", ()), ("lora", ADAPTERS)])
 def test_a_sharded_checkpoint_is_exported_by_one_process(runs, compose, tmp_path, case, options):
     run = runs["folder"] / case / "2"
     (run / "config.yaml").write_text(json.dumps(compose(*options).model_dump(mode="json")))

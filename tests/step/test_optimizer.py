@@ -7,7 +7,7 @@ import torch
 
 from dapo_lit.config import Optimizer
 from dapo_lit.ranks import Ranks
-from dapo_lit.step.optimizer import Counters, OptimizerSteps, learning_rate
+from dapo_lit.step.optimizer import Counters, OptimizerSteps, begin_states, learning_rate
 
 SETTINGS = {"lr": 1.0, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0, "grad_clip": None}
 
@@ -71,3 +71,27 @@ def test_a_skipped_update_leaves_no_gradient_behind_and_one_that_is_taken_ends_t
     ]  # fmt: skip
     assert steps.metrics()["optim/bad_updates"] == 3
     assert steps.metrics()["optim/grad_norm"] == pytest.approx((8**0.5 + 72**0.5) / 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_optimizer_whose_states_are_begun_makes_the_updates_of_one_that_begins_them_itself(dtype):
+    """The third parameter has a gradient from the third update on, as a policy has after a warm-up."""
+    generator = torch.Generator().manual_seed(0)
+    starts = [torch.randn(size, generator=generator).to(dtype) for size in ((5, 3), (4,), (2, 2))]
+    gradients = [[torch.randn(start.shape, generator=generator).to(dtype) for start in starts] for _ in range(4)]
+    ended = []
+    for begins in (True, False):
+        weights = [start.clone().requires_grad_() for start in starts]
+        optimizer = torch.optim.AdamW(weights, lr=0.1, weight_decay=0.1)
+        if begins:
+            begin_states(optimizer)
+        for update, of_update in enumerate(gradients):
+            for weight, gradient in zip(weights[: 2 if update < 2 else 3], of_update, strict=False):
+                weight.grad = gradient.clone()
+            optimizer.step()
+            if update < 2:
+                assert torch.equal(weights[2], starts[2])
+        ended.append([weights, *(optimizer.state[weight].values() for weight in weights)])
+    assert len(ended[0]) == len(ended[1]) == 4
+    for begun, own in zip(*ended, strict=True):
+        assert all(torch.equal(one, other) and one.dtype == other.dtype for one, other in zip(begun, own, strict=True))
