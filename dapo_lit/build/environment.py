@@ -9,10 +9,9 @@ from dapo_lit.build.problem_sets import Problems
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.sections import ENVIRONMENTS, Reward, Turns
 from dapo_lit.data.problem import Problem
-from dapo_lit.engines.protocol import RolloutEngine
+from dapo_lit.engines.protocol import EVALUATION_STEP, RolloutEngine
 from dapo_lit.environments.running import Environment, SecondTry, Tool, UserEnvironment
 from dapo_lit.environments.tools import SECOND_TRY, TOOLS
-from dapo_lit.evaluation.sampled import EVALUATION_STEP
 from dapo_lit.ranks import Ranks
 from dapo_lit.rewards.functions import check_path
 from dapo_lit.rewards.verifier import Verifier

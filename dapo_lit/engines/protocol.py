@@ -108,6 +108,10 @@ class Observations(ArrayRecord):
 NO_OBSERVATIONS = Observations(np.empty(0, np.int32), np.empty(0, np.int32))
 
 
+EVALUATION_STEP = -1
+"""Used as rollout step of the sample keys, so that every evaluation of a run draws the same noise."""
+
+
 @dataclass(frozen=True)
 class SampleKey:
     """Names one sample of a run; with the seed it fixes the sample's noise, whatever the batch or the rank."""

@@ -10,7 +10,15 @@ from typing import Any
 from pydantic import with_config
 
 from dapo_lit.border import EXACT, Flag, Number, Step
-from dapo_lit.engines.protocol import RolloutEngine, Sample, SampleKey, SampleRequest, Sampling, run_to_end
+from dapo_lit.engines.protocol import (
+    EVALUATION_STEP,
+    RolloutEngine,
+    Sample,
+    SampleKey,
+    SampleRequest,
+    Sampling,
+    run_to_end,
+)
 from dapo_lit.evaluation.voting import VoteCounts, average, consensus, pass_at_k, vote_counts
 from dapo_lit.ranks import SINGLE_PROCESS, Ranks
 from dapo_lit.rewards.functions import RewardProblem
@@ -19,9 +27,6 @@ from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.episodes import asked
 from dapo_lit.rollout.records import Prompt
 from dapo_lit.screen import with_status
-
-EVALUATION_STEP = -1
-"""Used as rollout step of the sample keys, so that every evaluation of a run draws the same noise."""
 
 SampleName = tuple[str, str, int]
 """(problem id, question digest, sample index)."""

@@ -15,10 +15,9 @@ from small_runs import RUN, Run, rows, same_run, stop_in, untimed, weights
 from dapo_lit.build.components import RunComponents
 from dapo_lit.build.environment import turn_with_marks, with_environment
 from dapo_lit.config import ConfigError
-from dapo_lit.engines.protocol import EngineError, Sample, SampleKey
+from dapo_lit.engines.protocol import EVALUATION_STEP, EngineError, Sample, SampleKey
 from dapo_lit.engines.torch_engine.engine import DecodingBatch
 from dapo_lit.environments.running import UserEnvironment
-from dapo_lit.evaluation.sampled import EVALUATION_STEP
 from dapo_lit.policy.base import character_tokenizer
 from dapo_lit.ranks import Ranks
 from dapo_lit.replays.recorded_step import open_recording, replay
