@@ -1,6 +1,6 @@
 """What each technique is worth, and where: the parts of README and docs/findings.md that are made of packed cells.
 
-Three tasks have all combinations of the techniques, or half of them, on twelve base policies. A comparison is bold
+Four tasks have all combinations of the techniques, or half of them, on twelve base policies. A comparison is bold
 where docs/claims.md decides it, so that the pages cannot disagree.
 """
 
@@ -26,7 +26,12 @@ from dapo_lit.study.read.run import Run
 from dapo_lit.techniques import DAPO, NAIVE_GRPO, REGISTER
 
 FIGURE = ROOT / "docs" / "figures" / "contexts.svg"
-TASKS = {"sums": "factorial_joint", "programs": "factorial_half_programs", "parity": "factorial_half_parity"}
+TASKS = {
+    "sums": "factorial_joint",
+    "programs": "factorial_half_programs",
+    "parity": "factorial_half_parity",
+    "calculator": "factorial_half_calculator",
+}
 SUMS = TASKS["sums"]
 SOFT, DYNAMIC = "soft_overlong_punishment", "dynamic_sampling"
 GRPO, WHOLE = Arm(NAIVE_GRPO).name, Arm(DAPO).name
@@ -55,11 +60,14 @@ def mean(task: str, technique: str) -> Effect:
     return on_accuracy(TASKS[task], main_effects(TASKS[task])[technique])
 
 
-def where(technique: str, other: str, on: bool) -> Effect:
-    """A technique's mean effect on sums over the combinations in which another is on, or off."""
-    arms = [arm for arm in cells(SUMS).arms if (other in read_arm(arm).on) == on]
-    weights = {arm: (1 if technique in read_arm(arm).on else -1) * 2 / len(arms) for arm in arms}
-    return on_accuracy(SUMS, Contrast("", technique, technique, weights))
+def where(technique: str, other: str, place: str, folder: str = SUMS) -> Effect:
+    """A technique's mean effect over the combinations in which another is on or off; place `gap`: on minus off."""
+    arms = [arm for arm in cells(folder).arms if place == "gap" or (other in read_arm(arm).on) == (place == "on")]
+    size = (4 if place == "gap" else 2) / len(arms)
+    signs = {arm: 1 if technique in read_arm(arm).on else -1 for arm in arms}
+    if place == "gap":
+        signs = {arm: sign if other in read_arm(arm).on else -sign for arm, sign in signs.items()}
+    return on_accuracy(folder, Contrast("", technique, technique, {arm: size * sign for arm, sign in signs.items()}))
 
 
 @cache
@@ -69,25 +77,22 @@ def decided() -> frozenset[tuple[str, str]]:
     return frozenset((test.study["folder"], test.claim["contrast"]) for test in tests)
 
 
-def _cell(effect: Effect, technique: str | None = None, folder: str = "") -> str:
-    text = points(effect.estimate)
-    return f"**{text}**" if (folder, technique) in decided() else text
+def _with_tokens(task: str, effect: Effect, technique: str | None = None) -> str:
+    folder, text = TASKS[task], points(effect.estimate)
+    text = f"**{text}**" if (folder, technique) in decided() else text
+    return f"{text} x{ratio(folder, effect.contrast):.2f}"
 
 
 def found() -> str:
     """Markdown: DAPO against GRPO in each task; each technique by what is on around it, and in each task."""
-    heads = ["with minus without", "sums: on GRPO", "in DAPO", "mean", "tokens"]
-    heads += ["programs: mean", "tokens", "parity: mean", "tokens"]
-    lines = [f"| {' | '.join(heads)} |", "|---|" + "---|---|---|---:|" + "---|---:|" * 2]
-    whole_cells = [
-        cell for task in TASKS for cell in (_cell(whole(task)), f"x{ratio(TASKS[task], whole(task).contrast):.2f}")
-    ]
+    places = ["sums: on GRPO", "in DAPO", "mean"]
+    heads = ["with minus without", *places, *(task for task in TASKS if task != "sums")]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    whole_cells = [_with_tokens(task, whole(task)) for task in TASKS]
     lines.append("| **DAPO against GRPO** | " + " | ".join([whole_cells[0], "", "", *whole_cells[1:]]) + " |")
     for technique in ORDER:
-        row = [REGISTER[technique].label, _cell(alone(technique)), _cell(around(technique))]
-        for task, folder in TASKS.items():
-            effect = mean(task, technique)
-            row += [_cell(effect, technique, folder), f"x{ratio(folder, effect.contrast):.2f}"]
+        row = [REGISTER[technique].label, points(alone(technique).estimate), points(around(technique).estimate)]
+        row += [_with_tokens(task, mean(task, technique), technique) for task in TASKS]
         lines.append(f"| {' | '.join(row)} |")
     return "\n".join(lines)
 
@@ -103,15 +108,14 @@ def welch(first: Effect, second: Effect) -> tuple[Estimate, float]:
 
 def between_tasks() -> str:
     """Markdown: the difference of each main effect between two tasks, Holm over the techniques of a pair of tasks."""
-    lines = ["| | " + " | ".join(f"{a} less {b} | p" for a, b in itertools.combinations(TASKS, 2)) + " |"]
-    lines.append("|---|" + "---|---|" * 3)
-    columns = []
+    lines = ["| | " + " | ".join(REGISTER[technique].label for technique in ORDER) + " |"]
+    lines.append("|---" * (1 + len(ORDER)) + "|")
     for a, b in itertools.combinations(TASKS, 2):
-        tests = [welch(mean(a, technique), mean(b, technique)) for technique in REGISTER]
-        columns.append([(gap, p) for (gap, _), p in zip(tests, holm([p for _, p in tests]), strict=True)])
-    for technique, row in zip(REGISTER, zip(*columns, strict=True), strict=True):
-        texts = [f"**{points(gap)}** | {p:.2g}" if p <= 0.05 else f"{points(gap)} | {p:.2g}" for gap, p in row]
-        lines.append(f"| {REGISTER[technique].label} | {' | '.join(texts)} |")
+        tests = [welch(mean(a, technique), mean(b, technique)) for technique in ORDER]
+        adjusted = holm([p for _, p in tests])
+        texts = [f"**{points(gap)}**" if p <= 0.05 else points(gap) for (gap, _), p in zip(tests, adjusted, strict=True)]
+        cells_of = [f"{text}, p = {p:.2g}" for text, p in zip(texts, adjusted, strict=True)]
+        lines.append(f"| {a} less {b} | {' | '.join(cells_of)} |")
     return "\n".join(lines)
 
 
@@ -171,7 +175,7 @@ def mechanism_words() -> str:
     wrong, advantages = wrong_groups(WITHOUT_DYNAMIC)
     runs = cells(SUMS).of(WITHOUT_DYNAMIC)
     start, least = _at(runs, "rollout/length_mean", 1), _at(runs, "rollout/length_mean", 4)
-    with_soft, without = where(DYNAMIC, SOFT, True), where(DYNAMIC, SOFT, False)
+    with_soft, without = where(DYNAMIC, SOFT, "on"), where(DYNAMIC, SOFT, "off")
     return (
         "A length penalty teaches groups without a right answer to be short. On sums "
         f"{100 * wrong.mean:.0f} % of the groups of the first step are all wrong; in {100 * advantages.mean:.0f} % of "
@@ -231,7 +235,7 @@ def mean_at_equal_tokens() -> str:
 
 LOOKS = {
     "on GRPO": ("o", PETROFF6[0]), "mean": ("D", INK), "in DAPO": ("s", PETROFF6[2]),
-    "sums": ("D", INK), "programs": ("^", PETROFF6[3]), "parity": ("v", PETROFF6[1]),
+    "sums": ("D", INK), "programs": ("^", PETROFF6[3]), "parity": ("v", PETROFF6[1]), "calculator": ("o", PETROFF6[0]),
 }  # fmt: skip
 """Mark and colour of each place of a technique, and of each task."""
 Rows = list[list[tuple[str, Effect]]]
@@ -242,7 +246,7 @@ def contexts() -> Figure:
     places: Rows = [[("mean", whole("sums"))]]
     places += [[("on GRPO", alone(t)), ("mean", mean("sums", t)), ("in DAPO", around(t))] for t in ORDER]
     tasks: Rows = [[(task, whole(task)) for task in TASKS], *([(task, mean(task, t)) for task in TASKS] for t in ORDER)]
-    drawn, grid = new_figure(2, 1, width=4.2, height=6.2)  # one above the other: readable at a phone's width
+    drawn, grid = new_figure(2, 1, width=4.2, height=6.8)  # one above the other: readable at a phone's width
     names = ["DAPO against GRPO", *(REGISTER[technique].label for technique in ORDER)]
     for axes, rows, head in zip(grid[:, 0], (places, tasks), ("on sums, by place", "mean, by task"), strict=True):
         _forest(axes, rows)
@@ -257,7 +261,7 @@ def _forest(axes: Axes, rows: Rows) -> None:
     for place, row in enumerate(reversed(rows)):
         for lane, (name, effect) in enumerate(row):
             low, mid, high = (100 * float(x) for x in (effect.estimate.low, effect.estimate.mean, effect.estimate.high))
-            y = place + (0.24 * (1 - lane) if len(row) > 1 else 0.0)
+            y = place + 0.72 / len(row) * ((len(row) - 1) / 2 - lane)
             axes.plot([low, high], [y, y], color=LOOKS[name][1], lw=1.2)
             axes.plot(mid, y, LOOKS[name][0], color=LOOKS[name][1], ms=4, label=name if place == 0 else None)
     axes.legend(loc="lower right", handlelength=1, fontsize=7, frameon=False)

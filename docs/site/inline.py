@@ -3,7 +3,8 @@
     json NAME a/b/c FORMAT          a value of benchmarks/results/NAME.json (or benchmarks/NAME.json)
     effect STUDY COMPARISON SHOW    an effect on the held-out accuracy, over base policies
     on METRIC STUDY COMPARISON SHOW     the same on another metric; METRIC may end in @FIRST-LAST, of rollout steps
-    where TECHNIQUE OTHER on|off SHOW   an effect on sums over the combinations in which another technique is on, or off
+    where TECHNIQUE OTHER on|off|gap SHOW [STUDY]   an effect over the combinations in which another technique is on, or
+                                    off, or the difference of the two; of the cube on sums if no study is named
     level METRIC STUDY ARM          the mean over an arm's runs of the number that arms are compared on
     tokens STUDY ARM                what an arm's runs generate, mean, to the hundred
     calibrated REGIME TECHNIQUE SHOW    the effect of the extreme setting, its d, the placebo, or whether it is admitted
@@ -193,7 +194,7 @@ def text(key: str) -> str:
         case "on":
             return SHOWS[rest[3]](effect(rest[1], rest[2], rest[0]))
         case "where":
-            return SHOWS[rest[3]](where(rest[0], rest[1], rest[2] == "on"))
+            return SHOWS[rest[3]](where(*rest[:3], *rest[4:]))
         case "level":
             return level(*rest)
         case "tokens":
