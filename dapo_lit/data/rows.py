@@ -108,9 +108,9 @@ def read_rows(file: Path, bad_rows: BadRows) -> Iterator[Row]:
         case ".csv":
             return _read_csv(file, bad_rows)
         case ".parquet":
-            return _rows(file, _read_parquet(file), "Parquet", bad_rows)
+            return _rows(file, _read_parquet(file), "Parquet")
         case ".arrow":
-            return _rows(file, _read_arrow(file), "Arrow", bad_rows)
+            return _rows(file, _read_arrow(file), "Arrow")
         case other:
             raise DataError(f"{file}: cannot read {other or 'a file without suffix'}; use one of {', '.join(SUFFIXES)}")
 
@@ -209,18 +209,22 @@ def plain(value: Any) -> Any:
     """A value as JSON has it: times in ISO 8601, bytes as the UTF-8 text that they are, other values that JSON does not
     have (a decimal, a UUID) as text.
 
-    Raises UnicodeDecodeError for bytes that are no UTF-8.
-
-    >>> plain([datetime.date(2026, 1, 2), {"raw": b"2 + 3"}, 3])
-    ['2026-01-02', {'raw': '2 + 3'}, 3]
+    >>> plain([datetime.date(2026, 1, 2), {"raw": b"2 + 3"}, b"\\xff"])
+    ['2026-01-02', {'raw': '2 + 3'}, {'bytes': 'ff'}]
     """
-    return json.loads(json.dumps(value, default=_as_text))
+    return json.loads(json.dumps(value, default=_as_json))
 
 
-def _as_text(value: Any) -> str:
+def _as_json(value: Any) -> str | dict[str, str]:
     if isinstance(value, datetime.date | datetime.time):  # pandas' timestamps too
         return value.isoformat()
-    return value.decode() if isinstance(value, bytes) else str(value)
+    if not isinstance(value, bytes):
+        return str(value)
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        # No text, which a problem or an answer has to be; another column, such as an image, may hold it.
+        return {"bytes": value.hex()}
 
 
 def _shortest(value: Any, kind: pa.DataType) -> Any:
@@ -240,13 +244,6 @@ def _shortest(value: Any, kind: pa.DataType) -> Any:
     return value
 
 
-def _plain_in(row: Row, key: str, value: Any) -> Any:
-    try:
-        return plain(value)
-    except UnicodeDecodeError:
-        raise row.error(f"`{key}` has bytes that are not UTF-8; save it as text, or leave the column out") from None
-
-
 def _read_arrow(file: Path) -> Iterator[pa.RecordBatch]:
     """A file of `datasets.save_to_disk`, which is a stream of record batches."""
     with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as batches:
@@ -258,7 +255,7 @@ def _read_parquet(file: Path) -> Iterator[pa.RecordBatch]:
         yield from table.iter_batches()
 
 
-def _rows(file: Path, batches: Iterator[pa.RecordBatch], form: str, bad_rows: BadRows) -> Iterator[Row]:
+def _rows(file: Path, batches: Iterator[pa.RecordBatch], form: str) -> Iterator[Row]:
     number = 0
     try:
         for batch in batches:
@@ -266,8 +263,6 @@ def _rows(file: Path, batches: Iterator[pa.RecordBatch], form: str, bad_rows: Ba
             short = {column.name: column.type for column in batch.schema if "float" in str(column.type)}
             for number, fields in enumerate(batch.to_pylist(), start=number + 1):  # noqa: B020
                 fields |= {key: _shortest(fields[key], kind) for key, kind in short.items()}
-                row = Row(file, f"row {number}", {})
-                with bad_rows:
-                    yield replace(row, fields={key: _plain_in(row, key, value) for key, value in fields.items()})
+                yield Row(file, f"row {number}", {key: plain(value) for key, value in fields.items()})
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{file}: not readable as {form} ({error})") from None

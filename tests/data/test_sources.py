@@ -187,7 +187,7 @@ def test_values_that_json_does_not_have_become_text_as_soon_as_they_are_read(tmp
     assert problem.meta["nested"] == {"raw": "½", "level": 3}
 
 
-def test_binary_columns_are_read_as_their_text_and_a_row_whose_bytes_are_none_is_named_with_its_column(tmp_path):
+def test_binary_columns_are_read_as_their_text_and_bytes_that_are_none_are_no_problem_and_no_answer(tmp_path):
     file = tmp_path / "rows.parquet"
     rows = [{key: text.encode() for key, text in {**row, "note": "π"}.items()} for row in (SUM, PRODUCT)]
     pq.write_table(pa.Table.from_pylist(rows), file)
@@ -195,8 +195,8 @@ def test_binary_columns_are_read_as_their_text_and_a_row_whose_bytes_are_none_is
         Problem(f"rows-{number}", row["problem"], row["answer"], {"note": "π"})
         for number, row in enumerate((SUM, PRODUCT))
     ]
-    for column, value in (("answer", b"\xff"), ("note", b"\xff"), ("nested", {"raw": b"\xff"})):
-        pq.write_table(pa.Table.from_pylist([{**rows[0], "nested": None}, {**rows[1], column: value}]), file)
-        assert message_of(str(file)) == (
-            f"{file}, row 2: `{column}` has bytes that are not UTF-8; save it as text, or leave the column out"
-        )
+    for column in ("problem", "answer"):
+        pq.write_table(pa.Table.from_pylist([rows[0], {**rows[1], column: b"\xff"}]), file)
+        assert f'{file}, row 2: `{column}` is {{"bytes": "ff"}}' in message_of(str(file))
+    pq.write_table(pa.Table.from_pylist([{**row, "image": {"raw": b"\xff"}} for row in rows]), file)
+    assert load_problems(str(file))[1].meta == {"note": "π", "image": {"raw": {"bytes": "ff"}}}
