@@ -30,8 +30,8 @@ def test_what_it_sees_is_found_with_a_power_of_80_percent():
 def test_the_spread_is_that_of_committed_studies_of_the_design():
     found = findings()
     assert (
-        len(committed_sds("cube", found)) == 15
-    )  # five effects of each study of twelve bases: one whole cube and two halves
+        len(committed_sds("cube", found)) == 20
+    )  # five effects of each study of twelve bases: one whole cube and three halves
     assert committed_sds("cube", found) == committed_sds("half_fraction", found)
     assert len(committed_sds("leave_one_out", found)) > 3
     row = {"technique": "clip_higher", "folder": "f", "measured": {}, "verdict": "", "points": 0, "low": 0, "high": 0}
