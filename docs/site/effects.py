@@ -113,7 +113,9 @@ def between_tasks() -> str:
     for a, b in itertools.combinations(TASKS, 2):
         tests = [welch(mean(a, technique), mean(b, technique)) for technique in ORDER]
         adjusted = holm([p for _, p in tests])
-        texts = [f"**{points(gap)}**" if p <= 0.05 else points(gap) for (gap, _), p in zip(tests, adjusted, strict=True)]
+        texts = [
+            f"**{points(gap)}**" if p <= 0.05 else points(gap) for (gap, _), p in zip(tests, adjusted, strict=True)
+        ]
         cells_of = [f"{text}, p = {p:.2g}" for text, p in zip(texts, adjusted, strict=True)]
         lines.append(f"| {a} less {b} | {' | '.join(cells_of)} |")
     return "\n".join(lines)
