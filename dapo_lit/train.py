@@ -120,7 +120,14 @@ def sized(config: Config) -> tuple[Config, str]:
 
 
 def checked_early(config: Config) -> None:
-    """Raises ConfigError or DataError for what machine and small data files show without torch."""
+    """Raises ConfigError or DataError for what config, machine and small data files show without torch."""
+    # Here and not in the schema: a policy of another trainer may be read, evaluated and exported in it.
+    if config.compute_dtype == "float16":
+        key = "trainer.sharding.dtype" if config.trainer.sharding.dtype else "policy.dtype"
+        raise ConfigError(
+            f"{key}=float16: training in it would lose the gradient. The loss is divided by the tokens of a mini-batch; "
+            "much of it is then below 6e-8, float16's smallest number, and nothing here scales it up. Use bfloat16"
+        )
     check_machine(config)
     check_files(config.task)
 

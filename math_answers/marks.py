@@ -29,7 +29,7 @@ _CLOSED_HALF = re.compile(rf'\s*(?:\*\*|__|[`”»›」』》】]|(?<=[0-9)\]}}
 _DELIMITED = re.compile(r"\$\$([^$]+)\$\$|\\\(((?:(?!\\[()]).)+)\\\)|\\\[((?:(?!\\[\[\]]).)+)\\\]", re.DOTALL)
 _BLOCK = re.compile(
     r"""\$\$(?P<dollars>.+?)\$\$ | \\\[(?P<brackets>.+?)\\\] | \\\((?P<parentheses>.+?)\\\)
-      | (?<!\$)\$(?P<dollar>[^\S\n]*\n[^$]+?)\$      # `$18` is an amount, and another may follow in the text
+      | (?<!\$)\$(?P<dollar>(?![^\S\n]*[-+]?[0-9.,]+\s)[^$]+?)\$    # `$18` is an amount; another may follow
       | ```[^\n`]*\n(?P<code>.+?)```
       | \\begin\{(?P<name>(?:equation|align|gather|displaymath|math)\*?)\}(?P<body>.+?)\\end\{(?P=name)\}""",
     re.DOTALL | re.VERBOSE,

@@ -19,7 +19,7 @@ ANSWER_LINE_CHARS = 300
 
 # The rest of the line belongs to the first `Answer:` in it, as in DAPO's scorer.
 # Marks that close behind the colon, as in `**Answer:**`, may be the end of their line.
-_ANSWER_LINE = re.compile(r"Answer[*_`]*\s*[:：](?:[*_`]+(?=\s))?\s*([^\n]+)", re.IGNORECASE)
+_ANSWER_LINE = re.compile(r"Answer[*_`]*\s*[:：](?:[*_]+(?=\s))?\s*([^\n]+)", re.IGNORECASE)
 _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _MULTIPLE = r"(?:[ ](?:hundred|thousand|million|billion|trillion|dozen)s?\b)"

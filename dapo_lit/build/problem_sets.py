@@ -15,7 +15,7 @@ from dapo_lit.config.commands import Benchmark
 from dapo_lit.config.sections import Task
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.selection import SelectionReport, deduplicate
-from dapo_lit.data.sources import DataError, load_heldout, load_with_selection
+from dapo_lit.data.sources import DataError, load_benchmark_problems, load_heldout, load_with_selection
 from dapo_lit.data.templates import agreed_template
 from dapo_lit.engines.protocol import Sampling, token_ids
 from dapo_lit.errors import HubError
@@ -173,7 +173,7 @@ def benchmark_problems(benchmark: Benchmark) -> list[Problem]:
     source = local or hub_path or benchmark.hub_id or benchmark.path
     assert source is not None
     try:
-        return load_heldout(source, key="benchmark.path")[: benchmark.num_problems]
+        return load_benchmark_problems(source, "benchmark.path")[: benchmark.num_problems]
     except (DataError, HubError) as error:
         if local:
             raise

@@ -25,7 +25,7 @@ from dapo_lit.config.sections import (
     Turns,
 )
 from dapo_lit.config.study import Fork, Regime, Study
-from dapo_lit.config.trainer import NO_FLOAT16, Trainer
+from dapo_lit.config.trainer import Trainer
 
 COMPILING_PAYS = 100
 """Rollout steps from which `trainer.compile=auto` compiles. On one H100 it saves 59 ms of an update of 0.5B parameters
@@ -118,9 +118,6 @@ class Config(Section):
             )
         if self.fork and self.study and self.study.pilot:
             yield "study.pilot: a fork needs no commit and is no pilot; leave it out"
-        # A policy may be evaluated in it, and its adapters trained in another.
-        if self.compute_dtype == "float16":
-            yield f"policy.dtype=float16: {NO_FLOAT16}, here or in trainer.sharding.dtype"
         cache, limit = self.algorithm.overlong.cache_tokens, self.task.max_response_tokens
         if cache >= limit:
             yield (

@@ -3,24 +3,13 @@
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, PositiveFloat, PositiveInt
+from pydantic import PositiveFloat, PositiveInt
 
 from dapo_lit.config.sections import BOOKKEEPING, SCIENCE, Section
 
-NO_FLOAT16 = (
-    "training in float16 would lose the gradient: the loss is divided by the tokens of a mini-batch, which leaves much "
-    "of it below 6e-8, float16's smallest number, and nothing here scales it up; use bfloat16"
-)
-
-
-def _trainable(dtype: object) -> object:
-    if dtype == "float16":
-        raise ValueError(NO_FLOAT16)
-    return dtype
-
 
 class Sharding(Section):
-    dtype: Annotated[Literal["bfloat16", "float32"] | None, BeforeValidator(_trainable), SCIENCE]
+    dtype: Annotated[Literal["bfloat16", "float16", "float32"] | None, SCIENCE]
     """Dtype of forward and backward, with one process too; weights stay in policy.dtype. null: the same."""
 
 

@@ -256,6 +256,11 @@ def load_heldout(path: str, columns: Mapping[str, str] | None = None, key: str =
     return load_with_selection(path, "test", "validation", columns=columns, key=key, heldout=True)[0]
 
 
+def load_benchmark_problems(path: str, key: str) -> list[Problem]:
+    """Like load_heldout, and `train` where a data set has no other split: many a benchmark has only that."""
+    return load_with_selection(path, "test", "validation", "train", key=key, heldout=True)[0]
+
+
 def load_with_selection(
     path: str,
     *splits: str,

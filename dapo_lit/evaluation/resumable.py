@@ -196,11 +196,14 @@ def with_present_verdicts(folder: Path, benchmark: OpenBenchmark) -> dict[Sample
             failed=score.error is not None,
             scored_by=now,
         )
+        # A verdict that came late this time is no better than the one that is there.
         for sample, score in zip(old, scores, strict=True)
+        if not score.missing or sample.missing
     ]
-    changed = sum((a.correct, a.missing) != (b.correct, b.missing) for a, b in zip(old, again, strict=True))
+    before = [done[sample.name] for sample in again]
+    changed = sum((a.correct, a.missing) != (b.correct, b.missing) for a, b in zip(before, again, strict=True))
     log.info(
-        f"{len(old):,} responses in {folder} were scored by other code; scored again, {changed:,} verdicts changed"
+        f"{len(again):,} responses in {folder} were scored by other code; scored again, {changed:,} verdicts changed"
     )
     done |= {sample.name: sample for sample in again}
     write_samples(folder, done.values())

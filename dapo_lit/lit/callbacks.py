@@ -63,10 +63,11 @@ class Recorder(Callback):
         # A run stopped in its first step has it.
         if module.counters.step == 0 and not self.folder.resumes:
             self._write(trainer.datamodule, module, {}, evaluates=True)
-        if module.counters.step:
-            # A budget of tokens may be spent, whether the last row is written or not.
-            self._end(trainer, module)
+        if module.counters.step and self._is_spent(module):
+            # Whether the last row is written or not.
+            trainer.should_stop = True
         if module.row is not None:
+            self._end(trainer, module)
             self._write_last(trainer, module)
 
     def on_train_batch_end(
@@ -128,13 +129,15 @@ class Recorder(Callback):
 
     def _end(self, trainer: Trainer, module: DAPOModule) -> None:
         """Stops the trainer if the budget is spent or no group is left to learn from."""
+        if self._is_spent(module) or self.empty_steps_in_a_row >= MAX_EMPTY_STEPS:
+            trainer.should_stop = True
+
+    def _is_spent(self, module: DAPOModule) -> bool:
         budget, counters = self.config.budget, module.counters
         spent = counters.step >= self.config.last_step or (
             budget.tokens_generated is not None and counters.tokens_generated >= budget.tokens_generated
         )
-        spent = any(self.ranks.gather(spent))  # all ranks must stop after the same step
-        if spent or self.empty_steps_in_a_row >= MAX_EMPTY_STEPS:
-            trainer.should_stop = True
+        return any(self.ranks.gather(spent))  # all ranks must stop after the same step
 
     def _write_last(self, trainer: Trainer, module: DAPOModule) -> None:
         assert module.row is not None

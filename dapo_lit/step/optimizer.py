@@ -90,6 +90,7 @@ def begin_states(optimizer: torch.optim.Optimizer) -> None:
                     "step": torch.zeros((), dtype=torch.float32, device=counted_on),
                     "exp_avg": torch.zeros_like(parameter),
                     "exp_avg_sq": torch.zeros_like(parameter),
+                    **({"max_exp_avg_sq": torch.zeros_like(parameter)} if group["amsgrad"] else {}),
                 }
 
 

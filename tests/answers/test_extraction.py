@@ -18,6 +18,9 @@ from math_answers.parse import MAX_ANSWER_CHARS
         # an amount, and not the start of a formula that ends in a later one
         ("answer_line", "Answer: $18\n\nExplanation: 9 eggs at $2 each.", "$18"),
         ("answer_line", "Answer:\n$\n\\frac{1}{2}\n$", r"\frac{1}{2}"),
+        ("answer_line", "Answer: $18.\nIt costs $2 each.", "$18."), ("answer_line", "Answer: $x =\n5$", "x = 5"),
+        ("answer_line", "Answer: $\\frac{1}{2}\n$", r"\frac{1}{2}"),
+        ("answer_line", "Answer:```\n1\n+ 2\n```", "1 + 2"),
         # the last balanced box
         ("boxed", r"\boxed{1} then \boxed{2}", "2"), ("boxed", r"\boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
         ("boxed", r"\boxed {x}", "x"), ("boxed", r"\fbox{7}", "7"), ("boxed", r"\boxed", None),

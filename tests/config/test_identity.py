@@ -20,6 +20,7 @@ from dapo_lit.config.identity import (
 )
 from dapo_lit.config.sections import EXECUTION, SCIENCE
 from dapo_lit.config.shipped import default_run
+from dapo_lit.study.read.guard import composed_refusals
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
@@ -131,3 +132,15 @@ def test_a_key_that_is_a_constant_now_is_no_part_of_a_config_that_has_its_value(
     older["rollout"]["vllm"]["server"]["transfer"] = "nccl"
     with pytest.raises(ConfigError, match=r"rollout\.vllm\.server\.transfer: unknown key"):
         parse(with_defaults(older))
+
+
+def test_a_study_may_compare_carrying_over_with_none(compose):
+    none, finished = (
+        compose(f"algorithm.dynamic_sampling.carry_over={value}").model_dump(mode="json")
+        for value in ("none", "finished")
+    )
+    declared = ["algorithm.dynamic_sampling.carry_over"]
+    assert composed_refusals({"none": none, "finished": finished}, declared) == []
+    fewer = finished | {"rollout": finished["rollout"] | {"max_batch_size": 3}}
+    (reason,) = composed_refusals({"none": none, "finished": finished, "fewer": fewer}, declared)
+    assert "rollout.max_batch_size" in reason

@@ -6,7 +6,7 @@ The tags of the config's fields say which keys count (Kind in config/sections.py
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from dapo_lit.config.identity import PACKING, identity
+from dapo_lit.config.identity import PACKING, SAMPLED_AT_ONCE, identity
 from dapo_lit.config.inputs import are_several, causes, deciding, in_words, recorded
 from dapo_lit.study.designs import settings_of
 from dapo_lit.study.read.run import Run
@@ -66,9 +66,12 @@ def _relevant(identity: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _differing(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Keys in which flat configs differ: key -> arm -> value. How tokens are packed counts only where it is science."""
+    """Keys in which flat configs differ: key -> arm -> value. Keys that are science in some configs count in those."""
+    sometimes = {*PACKING, *SAMPLED_AT_ONCE}
     table = {
-        key: {arm: config.get(key, "absent") for arm, config in configs.items() if key in config or key not in PACKING}
+        key: {
+            arm: config.get(key, "absent") for arm, config in configs.items() if key in config or key not in sometimes
+        }
         for key in sorted(set().union(*configs.values()))
     }
     return {key: values for key, values in table.items() if len(set(map(repr, values.values()))) > 1}
