@@ -125,7 +125,7 @@ def checked_early(config: Config) -> None:
     if config.compute_dtype == "float16":
         key = "trainer.sharding.dtype" if config.trainer.sharding.dtype else "policy.dtype"
         raise ConfigError(
-            f"{key}=float16: training in it would lose the gradient. The loss is divided by the tokens of a mini-batch; "
+            f"{key}=float16: training in it would lose the gradient. Loss is divided by the tokens of a mini-batch; "
             "much of it is then below 6e-8, float16's smallest number, and nothing here scales it up. Use bfloat16"
         )
     check_machine(config)
