@@ -74,7 +74,8 @@ def test_a_skipped_update_leaves_no_gradient_behind_and_one_that_is_taken_ends_t
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_an_optimizer_whose_states_are_begun_makes_the_updates_of_one_that_begins_them_itself(dtype):
+@pytest.mark.parametrize("amsgrad", [False, True])
+def test_an_optimizer_whose_states_are_begun_makes_the_updates_of_one_that_begins_them_itself(dtype, amsgrad):
     """The third parameter has a gradient from the third update on, as a policy has after a warm-up."""
     generator = torch.Generator().manual_seed(0)
     starts = [torch.randn(size, generator=generator).to(dtype) for size in ((5, 3), (4,), (2, 2))]
@@ -82,7 +83,7 @@ def test_an_optimizer_whose_states_are_begun_makes_the_updates_of_one_that_begin
     ended = []
     for begins in (True, False):
         weights = [start.clone().requires_grad_() for start in starts]
-        optimizer = torch.optim.AdamW(weights, lr=0.1, weight_decay=0.1)
+        optimizer = torch.optim.AdamW(weights, lr=0.1, weight_decay=0.1, amsgrad=amsgrad)
         if begins:
             begin_states(optimizer)
         for update, of_update in enumerate(gradients):

@@ -138,7 +138,7 @@ class DecodingBatch(SampleStream):
         """Raises ValueError for an empty prompt or ids outside the vocabulary."""
         vocab = self._rows.vocab_size
         for request in requests:
-            # Of an episode with what its environment said.
+            # Of an episode what its environment said too.
             ids = request.input_ids if len(request.partial.observations) else request.prompt_ids
             # On a GPU such an id ends the process with a device-side assertion that names no prompt.
             if not len(ids) or not 0 <= ids.min() <= ids.max() < vocab:
