@@ -16,6 +16,8 @@ from dapo_lit.config.commands import EvaluateConfig
 from dapo_lit.errors import UserError
 from dapo_lit.evaluate import evaluate
 from dapo_lit.evaluation import resumable
+from dapo_lit.rewards.score import Score
+from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.train import train
 
 
@@ -119,6 +121,17 @@ def test_responses_that_other_code_scored_are_scored_again_and_none_is_drawn_aga
     assert "16 responses in" in printed
     pd.testing.assert_frame_equal(everything, before)
     assert "scored again" not in evaluated(12)[1]
+
+
+def test_a_verdict_that_is_late_when_it_is_given_again_does_not_replace_the_one_there(run, tmp_path, monkeypatch):
+    def evaluated() -> pd.DataFrame:
+        evaluate(on_sums(tmp_path, f"ckpt={run}", "limit=4", "n=2", "show=0", "preflight=false"), [])
+        return pd.read_parquet(next(tmp_path.rglob("samples.parquet")))
+
+    other = evaluated().assign(scored_by="0123456789abcdef")
+    other.to_parquet(next(tmp_path.rglob("samples.parquet")))
+    monkeypatch.setattr(Verifier, "score", lambda self, pairs: [Score(False, -1.0, timed_out=True) for _ in pairs])
+    pd.testing.assert_frame_equal(evaluated(), other)
 
 
 def test_more_problems_add_to_the_same_folder_where_the_longest_prompt_decides_the_response_limit(run, tmp_path):
