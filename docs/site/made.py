@@ -70,6 +70,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "gpu_second_starts": on_gpu.second_starts,
     "gpu_trainer": on_gpu.trainer,
     "gpu_head": on_gpu.head,
+    "gpu_goals": on_gpu.goals,
     "gpu_smollm2": on_gpu.smollm2,
     "gpu_agreement": on_gpu.agreement,
     "forks_against_runs": stated.forks_against_runs,

@@ -10,6 +10,7 @@ from functools import cache
 from statistics import fmean, median
 from typing import Any
 
+import on_gpu
 import pandas as pd
 from cells import ROOT
 
@@ -313,6 +314,19 @@ def smollm2_runs() -> str:
     return f"{len(pd.read_parquet(ROOT / 'experiments/length_penalty/runs/cells.parquet'))} runs"
 
 
+def more_rows(key: str) -> float:
+    """What 8,192 rows a chunk of the compiled head have more than 2,048 at 16,384 tokens: `ms` or `peak_gb`."""
+    rows = [row for row in on_gpu.rows("head") if row.get("compiled") and row["tokens"] == 16_384]
+    of = {row["chunk"]: row[key] for row in rows}
+    return of[8192] - of[2048]
+
+
+def rows_saved_of_7b() -> str:
+    """The saved ms as a share of the step of 7B."""
+    [step] = [row["ms"] for row in on_gpu.rows("trainer") if row["policy"] == "7B" and "ms" in row]
+    return f"{-100 * more_rows('ms') / step:.1f} %"
+
+
 NAMED: dict[str, Callable[[], str]] = {
     "regret_saved": lambda: between(_goal("goals", "regret_minus_pairs"), ".1f"),
     "regret_saved_errors": lambda: between(_goal("standard_errors", "regret_minus_pairs"), ".1f"),
@@ -326,6 +340,9 @@ NAMED: dict[str, Callable[[], str]] = {
     "memory_of_trl_vllm": lambda: f"{memory_of_trl('smollm2', 'dapo_lit, vLLM'):.2f}",
     "head_liger": lambda: between(_head("Liger"), ".1f", " times"),
     "head_trl": lambda: between(_head("TRL, chunked"), ".1f", " times"),
+    "head_rows_saved": lambda: f"{-more_rows('ms'):.0f} ms",
+    "head_rows_saved_of_7b": rows_saved_of_7b,
+    "head_rows_cost": lambda: f"{more_rows('peak_gb'):.0f} GB",
     "head_two_passes": lambda: between(_head("two passes (losses of whole mini-batches)"), ".1f", " times"),
     "padded_is_faster": padded_is_faster,
     "packing_uneven": lambda: between(_packing(even=False), ".1f", " times"),

@@ -111,6 +111,42 @@ def smollm2() -> str:
     return "\n".join(lines)
 
 
+GOALS = {"0.5B": 0.45, "1.5B": 0.55, "7B": 0.55}
+"""Useful MFU that is aimed at on one H100."""
+HEAD_GOAL, STEP_GOAL_S = 1.25, 0.5
+"""Time of the head over that of its three products; seconds of a step of SmolLM2-135M."""
+
+
+def goals() -> str:
+    """What is aimed at on one GPU, beside the best that was measured."""
+    lines = ["| on one GPU | goal | best measured | |", "|---|---:|---:|---|"]
+    measured = [*((row, "H100") for row in rows("trainer")), *((row, "H200") for row in rows("trainer", H200))]
+    for policy, goal in GOALS.items():
+        row, card = max(
+            (of for of in measured if of[0]["policy"] == policy and "mfu" in of[0]), key=lambda of: of[0]["mfu"]
+        )
+        what = "layers and head compiled" if row.get("head_compiled") else "layers compiled" * row["compiled"]
+        lines.append(
+            f"| useful MFU of the trainer, {policy} | {goal:.0%} | {row['mfu']:.1%} | "
+            f"{card}, {what or 'eager, with recomputation'} |".replace("%", " %")
+        )
+    ratio, chunk = min(head_ratios().values())
+    lines.append(
+        f"| head over its three products | {HEAD_GOAL} | {ratio:.2f} | H100, compiled, {chunk:,} rows a chunk |"
+    )
+    steps = rows("smollm2_torch")[1:]
+    seconds = (steps[-1]["wall_s"] - steps[0]["wall_s"]) / (len(steps) - 1)
+    lines.append(f"| a step of SmolLM2-135M, s | {STEP_GOAL_S} | {seconds:.2f} | H100, other jobs beside |")
+    return "\n".join(lines)
+
+
+def head_ratios() -> dict[int, tuple[float, int]]:
+    """Rows a chunk -> (time of the compiled head over its three products at 16,384 tokens, rows a chunk)."""
+    of = [row for row in rows("head") if row.get("tokens") == 16_384]
+    (floor,) = (row["floor_ms"] for row in of if row.get("part") == "c")
+    return {row["chunk"]: (row["ms"] / floor, row["chunk"]) for row in of if row.get("compiled")}
+
+
 def _range(values: list[float]) -> str:
     digits = 2 if max(values) >= 0.1 else 3
     return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
