@@ -28,6 +28,7 @@ from dapo_lit.cli.jobs import check_folders
 from dapo_lit.cli.overrides import (
     check_overrides,
     flags_first,
+    folders_as_setting,
     is_inspection,
     parsed,
     quote_arms,
@@ -120,7 +121,7 @@ def checked(given: list[str], schema: type[Section], positional: str | None) -> 
     if "answer" in schema.model_fields:
         given = ["answer=json" if argument == "--json" else argument for argument in given]
     # Before Hydra: it answers a flag between overrides, or an unquoted arm, with a parser's message.
-    arguments = study_last(map(quote_arms, flags_first(written_out(given, positional))))
+    arguments = study_last(map(quote_arms, folders_as_setting(flags_first(written_out(given, positional)))))
     if brings_regime(arguments):
         arguments = [argument.replace("+regime=", "regime=") for argument in arguments]
     # Each override against the schema, so that a typo is answered in a second and with the nearest key.

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, ValueType
@@ -9,7 +10,15 @@ from hydra.errors import HydraException
 
 from dapo_lit.command_text import setting
 from dapo_lit.config import Config, ConfigError, Section, known_keys, unknown_key
-from dapo_lit.config.shipped import brings_regime, group_fault, is_group, known_choices, regime_fault
+from dapo_lit.config.shipped import (
+    SEARCHED,
+    brings_regime,
+    group_fault,
+    is_group,
+    known_choices,
+    own_folders,
+    regime_fault,
+)
 from dapo_lit.errors import one_line
 
 FLAGS_WITH_VALUE = (
@@ -17,6 +26,7 @@ FLAGS_WITH_VALUE = (
     "-i", "--experimental-rerun",
 )  # fmt: skip
 """Hydra's flags whose value is the next argument."""
+OWN_FOLDER = ("--config-dir", "-cd")
 FLAGS = (
     *FLAGS_WITH_VALUE, "--help", "-h", "--hydra-help", "--version", "--resolve", "--run", "-r", "--multirun", "-m",
     "--shell-completion", "-sc",
@@ -54,6 +64,31 @@ def flags_first(arguments: Sequence[str]) -> list[str]:
             f"{' and '.join(modes.values())}: one of them; a multirun has no config of its own, only its runs have"
         )
     return [*flags, *others]
+
+
+def folders_as_setting(arguments: Sequence[str]) -> list[str]:
+    """The command line with the flag `--config-dir` as the setting that the cells of a study and the jobs of a multirun
+    are composed with too.
+
+    Raises ConfigError: there is no such folder, or both are given.
+    """
+    kept: list[str] = []
+    named: list[str] = []
+    for before, argument in zip(["", *arguments], arguments, strict=False):
+        flag, given, folder = argument.partition("=")
+        if before in OWN_FOLDER:
+            named.append(argument)
+        elif flag in OWN_FOLDER and given:
+            named.append(folder)
+        elif flag not in OWN_FOLDER:
+            kept.append(argument)
+    if not named:
+        return kept
+    if own_folders(kept) or len(named) > 1:
+        raise ConfigError(f"--config-dir={named[-1]}: several folders of configs are {SEARCHED}=[file://A,file://B]")
+    if not Path(named[0]).is_dir():
+        raise ConfigError(f"--config-dir={named[0]}: no such folder")
+    return [*kept, setting(SEARCHED, [f"file://{Path(named[0]).absolute()}"])]
 
 
 def study_last(arguments: Iterable[str]) -> list[str]:
@@ -125,7 +160,7 @@ def choices(override: Override) -> list[object]:
 def of_hydra(override: Override) -> bool:
     """True for a setting of Hydra's own, which takes no part in a config."""
     key = override.key_or_group
-    return key.split("/")[0].split(".")[0] == "hydra" and key != "hydra.searchpath"
+    return key.split("/")[0].split(".")[0] == "hydra" and key != SEARCHED
 
 
 def sweep_fault(override: Override) -> str | None:
@@ -143,16 +178,15 @@ def check_overrides(arguments: Sequence[str], schema: type[Section] = Config) ->
     """Refuses unknown keys and unknown choices of groups, and suggests the nearest known ones."""
     overrides = [a for a in arguments if "=" in a and not a.startswith("-")]
     replaces = "regime" if brings_regime(arguments) else None
-    own_groups = any(a.startswith(("--config-dir", "-cd", "hydra.searchpath")) for a in arguments)
+    own = own_folders(arguments)
     faults: list[str | None] = [regime_fault(arguments)]
     for override in map(parsed, overrides):
         key = override.key_or_group
         path = key.split(".")
         faults.append(sweep_fault(override))
-        if is_group(key) and path[0].split("/")[0] != "hydra":
-            if not own_groups:
-                added, sweeps = override.is_add() or key == replaces, override.is_sweep_override()
-                faults.append(group_fault(key, choices(override), added, sweeps))
+        if is_group(key, own) and path[0].split("/")[0] != "hydra":
+            added, sweeps = override.is_add() or key == replaces, override.is_sweep_override()
+            faults.append(group_fault(key, choices(override), added, sweeps, own))
             continue
         if override.is_add() or path[0].split("/")[0] == "hydra":
             continue

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig
 
@@ -19,8 +18,8 @@ from dapo_lit.cli.config_tree import composed_tree, resolved, with_literals
 from dapo_lit.cli.fork import check_changes, fork_arms
 from dapo_lit.cli.overrides import choices, is_inspection, of_hydra, parsed_overrides
 from dapo_lit.cli.workers import Cell
-from dapo_lit.config import Config, ConfigError, config_folder, parse
-from dapo_lit.config.shipped import base_of, is_group
+from dapo_lit.config import Config, ConfigError, parse
+from dapo_lit.config.shipped import SEARCHED, base_of, group_file, is_group, own_folders
 from dapo_lit.errors import suggestion
 from dapo_lit.runs.code_state import code_state, uncommitted
 from dapo_lit.screen import printable
@@ -91,7 +90,8 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None]:
     given = parsed_overrides(arguments)
     chosen = [override for override in given if override.key_or_group == "study"]
     # Most command lines are no study, and must not load pandas for that.
-    if not chosen and not any(_is_study(o) for o in given if o.key_or_group == "experiment"):
+    own = own_folders(arguments)
+    if not chosen and not any(_is_study(o, own) for o in given if o.key_or_group == "experiment"):
         return list(arguments), None
     if is_inspection(arguments):
         return list(arguments), None
@@ -109,7 +109,8 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None]:
         packed = Path(config.own_study.packed)
         if not packed.is_dir():
             raise ConfigError(f"study.packed={packed}: no such folder; status --pack writes it; null: none")
-        typed = {o.key_or_group: o.value() for o in others if not is_group(o.key_or_group)}
+        keys = [o for o in others if o.key_or_group != SEARCHED and not is_group(o.key_or_group, own)]
+        typed = {o.key_or_group: o.value() for o in keys}
         # New cells must be as the packed ones, whatever the shipped defaults have become since.
         kept = protocol(packed, [*plain, *last], typed)
         tree = with_literals(tree, kept)
@@ -264,13 +265,10 @@ def _check_overrides(others: Sequence[Override]) -> None:
             raise ConfigError(f"{text}: the arms of a study set the switches; choose among them with study.arm=...")
 
 
-def _is_study(chosen: Override) -> bool:
-    """True if the chosen experiment of conf/experiment is a study, such as ablate_clip_higher."""
+def _is_study(chosen: Override, own: Sequence[Path]) -> bool:
+    """True if the chosen experiment is a study, such as ablate_clip_higher."""
     names = choices(chosen)
-    files = [config_folder() / "experiment" / f"{name}.yaml" for name in names]
-    studies = [
-        file.stem for file in files if file.is_file() and "study" in yaml.safe_load(file.read_text(encoding="utf-8"))
-    ]
+    studies = [name for name in names if "study" in group_file("experiment", str(name), own)]
     if studies and len(names) > 1:
         raise ConfigError(
             f"{chosen.input_line}: {studies[0]} is a study, which takes a command of its own: +experiment={studies[0]}"

@@ -1,6 +1,6 @@
 """The values and groups of conf/, read without Hydra: the default run, the choices, an algorithm's own switches."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -56,16 +56,37 @@ def studies() -> dict[str, dict[str, Any]]:
     return {str(name): entry for name, entry in entries.items()}
 
 
-def overridden(group: str, name: str) -> dict[str, str]:
+SEARCHED = "hydra.searchpath"
+"""The setting of Hydra's with further folders of configs; the flag `--config-dir` becomes it."""
+
+
+def own_folders(arguments: Iterable[str]) -> list[Path]:
+    """The folders of configs that a command line names besides `conf/`.
+
+    >>> own_folders(["seed=1", "hydra.searchpath=[file:///home/me/conf]"])
+    [PosixPath('/home/me/conf')]
+    """
+    values = [argument.partition("=")[2] for argument in arguments if argument.startswith(f"{SEARCHED}=")]
+    named = [place for value in values for place in yaml.safe_load(value)]
+    return [Path(place.removeprefix("file://")) for place in named if place.startswith("file://")]
+
+
+def group_file(group: str, name: str, own: Iterable[Path] = ()) -> dict[str, Any]:
+    """What a file of a group holds, of `conf/` or of one's own folders; {} without a file."""
+    files = [folder / group / f"{name}.yaml" for folder in (config_folder(), *own)]
+    file = next((file for file in files if file.is_file()), None)
+    return yaml.safe_load(file.read_text(encoding="utf-8")) or {} if file else {}
+
+
+def overridden(group: str, name: str, own: Sequence[Path] = ()) -> dict[str, str]:
     """The choices of other groups that a file and those it is built on make, such as the task of a regime."""
-    file = config_folder() / group / f"{name}.yaml"
-    tree = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    tree = group_file(group, name, own)
     found: dict[str, str] = {}
     for entry in tree.get("defaults", ()):
         if isinstance(entry, Mapping):
             found |= {key.removeprefix("override /").split("@")[0]: value for key, value in entry.items()}
         elif entry != "_self_":
-            found |= overridden(group, entry)
+            found |= overridden(group, entry, own)
     return found
 
 
@@ -112,38 +133,40 @@ WITH_PLUS = ("experiment", "regime", "study")
 """Groups without a default choice; Hydra wants a plus before them."""
 
 
-def group_fault(group: str, choices: Sequence[object], added: bool, sweeps: bool) -> str | None:
-    """One line on what is wrong with choosing `choices` in a group of `conf/`; None if nothing is."""
-    known = known_choices(group)
+def group_fault(
+    group: str, choices: Sequence[object], added: bool, sweeps: bool, own: Sequence[Path] = ()
+) -> str | None:
+    """One line on what is wrong with choosing `choices` in a group; None if nothing is."""
+    known, plus = known_choices(group, own), group in WITH_PLUS or not is_group(group)
     if len(choices) > 1 and not sweeps and group != "experiment":
         names = ",".join(map(str, choices))
         return f"{group}=[{names}]: one {group} at a time; {group}={names} with -m runs one after the other"
     for choice in choices:
         if isinstance(choice, str) and choice.removesuffix(".yaml") not in known and "/" not in choice:
-            form = f"{'+' if group in WITH_PLUS else ''}{group}={{}}"
+            form = f"{'+' if plus else ''}{group}={{}}"
             return f"{group}={choice}: there is no such {group}; {suggestion(choice, known, form)}"
-    if group in WITH_PLUS and not added:
+    if plus and not added:
         chosen = ",".join(map(str, choices))
         return f"{group}={chosen}: write +{group}={chosen}, with a plus; the defaults choose no {group}"
     return None
 
 
-def is_group(key: str) -> bool:
-    """True for a group of `conf/`, false for a key of the config."""
-    return key == "study" or (config_folder() / key).is_dir()
+def is_group(key: str, own: Iterable[Path] = ()) -> bool:
+    """True for a group of `conf/` or of one's own folders, false for a key of the config."""
+    return key == "study" or any((folder / key).is_dir() for folder in (config_folder(), *own))
 
 
-def known_choices(group: str) -> list[str]:
-    """The files of a group in `conf/`, without their ending, or the studies."""
-    files = [file.stem for file in (config_folder() / group).glob("*.yaml")]
+def known_choices(group: str, own: Iterable[Path] = ()) -> list[str]:
+    """The files of a group, without their ending, or the studies."""
+    files = {file.stem for folder in (config_folder(), *own) for file in (folder / group).glob("*.yaml")}
     return sorted([*files, *(studies().keys() - {SHARED} if group == "study" else ())])
 
 
 def regime_fault(arguments: Sequence[str]) -> str | None:
     """One line if an experiment on the command line replaces the task of the regime on it; None otherwise."""
     given = dict(argument.lstrip("+").partition("=")[::2] for argument in arguments)
-    regime, experiment = given.get("regime", ""), given.get("experiment", "")
-    if "task" not in overridden("regime", regime) or "task" not in overridden("experiment", experiment):
+    regime, experiment, own = given.get("regime", ""), given.get("experiment", ""), own_folders(arguments)
+    if "task" not in overridden("regime", regime, own) or "task" not in overridden("experiment", experiment, own):
         return None
     return (
         f"+experiment={experiment} brings a task of its own, which would replace that of regime={regime}; leave one out"
@@ -153,6 +176,5 @@ def regime_fault(arguments: Sequence[str]) -> str | None:
 def brings_regime(arguments: Sequence[str]) -> bool:
     """True if the experiment on a command line has a regime of its own, which `regime=NAME` then replaces."""
     chosen = [a.removeprefix("+experiment=") for a in arguments if a.startswith("+experiment=")]
-    files = [config_folder() / "experiment" / f"{name}.yaml" for name in chosen]
-    contents = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
+    contents = [group_file("experiment", name, own_folders(arguments)) for name in chosen]
     return any("/regime" in entry for content in contents for entry in content.get("defaults", ()))

@@ -1,0 +1,91 @@
+"""A folder of configs of one's own: in a run, in the cells of a study and in the jobs of a multirun."""
+
+from pathlib import Path
+
+import pytest
+
+from dapo_lit.cli.command import checked, compose_run
+from dapo_lit.cli.config_tree import composed_tree
+from dapo_lit.config import Config, ConfigError
+
+HEADER = "# @package _global_\n"
+
+
+@pytest.fixture
+def own(tmp_path):
+    """`mine/short.yaml`, a group of another name, and two experiments, one of them a study."""
+    folder = tmp_path / "my configs"
+    (folder / "mine").mkdir(parents=True)
+    (folder / "experiment").mkdir()
+    (folder / "mine" / "short.yaml").write_text(HEADER + "budget:\n  steps: 3\n", encoding="utf-8")
+    (folder / "experiment" / "short.yaml").write_text(HEADER + "budget:\n  steps: 3\n", encoding="utf-8")
+    text = HEADER + "defaults: [/study/leave_one_out, _self_]\nstudy:\n  pilot: true\nbudget:\n  steps: 3\n"
+    (folder / "experiment" / "my_study.yaml").write_text(text, encoding="utf-8")
+    return folder
+
+
+def prepared(*arguments: str):
+    [(line, study)] = checked([*arguments], Config, None)
+    return line, study
+
+
+@pytest.mark.parametrize("form", ["--config-dir {}", "--config-dir={}", "-cd {}"])
+def test_the_flag_reaches_a_run_in_each_of_its_forms(own, form):
+    flag = [own.as_posix() if part == "{}" else part.format(own.as_posix()) for part in form.split(" ")]
+    line, _ = prepared(*flag, "+mine=short", "seed=4")
+    config = compose_run(composed_tree([a for a in line if not a.startswith("-")]), Config)
+    assert (config.budget.steps, config.seed) == (3, 4)
+
+
+def test_a_relative_folder_is_found_from_where_the_command_was_typed(own, monkeypatch):
+    monkeypatch.chdir(own.parent)
+    line, _ = prepared("--config-dir", own.name, "+experiment=short")
+    monkeypatch.chdir("/")
+    assert compose_run(composed_tree(line), Config).budget.steps == 3
+
+
+@pytest.mark.parametrize("choice", ["+mine=short", "+experiment=short"])
+def test_the_cells_of_a_study_are_composed_from_it(own, choice):
+    _, study = prepared("-m", "--config-dir", str(own), choice, "+study=leave_one_out", "study.pilot=true")
+    assert study is not None
+    config = compose_run(study.composed(study.cells[-1]), Config)
+    assert (config.own_study.name, config.own_study.arm) == ("leave_one_out", study.cells[-1].arm)
+
+
+def test_a_study_overrides_what_a_group_of_ones_own_sets(own):
+    (own / "mine" / "short.yaml").write_text(HEADER + "evaluation:\n  final_samples: 1\n", encoding="utf-8")
+    _, study = prepared("-m", "--config-dir", str(own), "+mine=short", "+study=leave_one_out", "study.pilot=true")
+    assert study is not None
+    assert study.config.evaluation.final_samples == 32
+
+
+def test_an_experiment_of_ones_own_may_be_a_study(own):
+    _, study = prepared("-m", "--config-dir", str(own), "+experiment=my_study")
+    assert study is not None
+    assert study.config.budget.steps == 3
+
+
+def test_two_jobs_that_would_write_one_folder_are_seen(own):
+    with pytest.raises(ConfigError, match="would both write"):
+        prepared("-m", "--config-dir", str(own), "+mine=short", "algorithm.optimizer.lr=1e-4,1e-5")
+
+
+def test_a_choice_that_is_not_there_gets_the_nearest_of_both_folders(own):
+    with pytest.raises(ConfigError, match=r"mine=shrt: there is no such mine; did you mean \+mine=short"):
+        prepared("--config-dir", str(own), "+mine=shrt")
+    with pytest.raises(ConfigError, match=r"\+experiment=my_study"):
+        prepared("--config-dir", str(own), "+experiment=my_studi")
+    with pytest.raises(ConfigError, match=r"write \+mine=short, with a plus"):
+        prepared("--config-dir", str(own), "mine=short")
+
+
+def test_a_folder_that_is_not_there_and_a_second_one(own):
+    with pytest.raises(ConfigError, match="--config-dir=nowhere: no such folder"):
+        prepared("--config-dir", "nowhere", "+mine=short")
+    with pytest.raises(ConfigError, match=r"several folders of configs are hydra\.searchpath="):
+        prepared("--config-dir", str(own), f"hydra.searchpath=['file://{own}']", "+mine=short")
+
+
+def test_a_folder_of_hydra_s_setting_counts_as_well(own):
+    line, _ = prepared(f"hydra.searchpath=['file://{Path(own)}']", "+mine=short")
+    assert compose_run(composed_tree(line), Config).budget.steps == 3
