@@ -27,6 +27,8 @@ from dapo_lit.runs.files.tables import read_table
 
 
 def export(config: ExportConfig, overrides: list[str]) -> None:
+    from transformers import GenerationConfig
+
     from dapo_lit.evaluation.model_source import open_run_model, run_of
     from dapo_lit.policy.load import eos_ids, save_policy
 
@@ -35,11 +37,17 @@ def export(config: ExportConfig, overrides: list[str]) -> None:
         raise ConfigError(f"output={out} exists already; move it away or choose another folder")
     evaluated, settings = open_run_model(Path(config.ckpt))
     model = evaluated.model
-    model.generation_config.eos_token_id = list(eos_ids(model, evaluated.tokenizer))
-    # Sampling as in training: the default elsewhere is greedy decoding, which an RL policy was not trained for.
-    model.generation_config.do_sample = True
-    model.generation_config.temperature = settings.rollout.temperature
-    model.generation_config.top_p, model.generation_config.top_k = 1.0, 0
+    # Sampling as in training: the default elsewhere is greedy decoding, which an RL policy was not trained for. A new
+    # one, because whatever else the origin's has, such as a repetition penalty, was not in force in training.
+    model.generation_config = GenerationConfig(
+        bos_token_id=evaluated.tokenizer.bos_token_id,
+        pad_token_id=evaluated.tokenizer.pad_token_id,
+        eos_token_id=list(eos_ids(model, evaluated.tokenizer)),
+        do_sample=True,
+        temperature=settings.rollout.temperature,
+        top_p=1.0,
+        top_k=0,
+    )
     notes = {"dapo_lit.json": {"checkpoint": evaluated.label, "digest": evaluated.digest}}
     card = model_card(out.name, settings, run, config.license)
     files = {"README.md": card.encode(), "dapo_lit_config.yaml": (run / CONFIG).read_bytes()}

@@ -1,5 +1,6 @@
 """An exported checkpoint is the policy that was trained, for whoever loads it."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -45,6 +46,25 @@ def test_transformers_loads_the_folder_and_gives_the_logits_of_the_checkpoint(ru
     assert tokenizer.eos_token_id in model.generation_config.eos_token_id
     assert (model.generation_config.do_sample, model.generation_config.temperature) == (True, 1.0)
     assert {"model.safetensors", "config.json", "tokenizer.json"} <= {file.name for file in out.iterdir()}
+
+
+def test_no_decoding_setting_of_the_origin_is_left(run, tmp_path):
+    origin = tmp_path / "origin"
+    export_to(origin, run)
+    file = origin / "generation_config.json"
+    before = json.loads(file.read_text(encoding="utf-8"))
+    theirs = {"repetition_penalty": 1.1, "no_repeat_ngram_size": 3, "max_new_tokens": 8, "min_p": 0.1, "top_k": 20}
+    file.write_text(json.dumps(before | theirs), encoding="utf-8")
+    settings = ["budget.steps=1", f"policy.path={origin}", f"runs_dir={tmp_path}", "study_name=from_origin"]
+    train(compose(*SMALL, *settings), [])
+    export_to(tmp_path / "again", tmp_path / "from_origin" / "dapo" / "seed_0")
+    written = json.loads((tmp_path / "again" / "generation_config.json").read_text(encoding="utf-8"))
+    assert written.pop("transformers_version")
+    assert written == {key: value for key, value in before.items() if key != "transformers_version"}
+    assert set(written) <= {
+        "bos_token_id", "pad_token_id", "eos_token_id", "do_sample", "temperature", "top_p", "top_k",
+    }  # fmt: skip
+    assert (written["do_sample"], written["top_k"]) == (True, 0)
 
 
 def test_what_cannot_be_exported_is_told(run, tmp_path):
