@@ -18,7 +18,7 @@ from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.log import log
 from dapo_lit.preflight.idle_settings import FIRST_STEPS, idle_techniques
-from dapo_lit.ranks import SINGLE_PROCESS, Ranks
+from dapo_lit.ranks import SINGLE_PROCESS, Ranks, is_raised_by_all
 from dapo_lit.rollout.collect import ExhaustedError
 from dapo_lit.rollout.records import CollectedStep
 from dapo_lit.rollout.step_collection import LostSampleError, StopRequestedError
@@ -204,7 +204,7 @@ def mismatch_alarm(config: Config, step: int, kl: float | None) -> str | None:
 
 
 TOGETHER = (StopRequestedError, NonFiniteError, ExhaustedError, LostSampleError, RewardError)
-"""Exceptions that all ranks raise at the same point, so that they can save together."""
+"""Exceptions that all ranks raise at the same point, as those are that are marked so: they can save together."""
 
 
 class Checkpoints(Callback):
@@ -243,7 +243,7 @@ class Checkpoints(Callback):
         During a step's updates it is not: some are made, and a resumed run would never make the others. Nor is it
         before the step's rollouts are written, which no checkpoint holds.
         """
-        if self.ranks.size > 1 and not isinstance(exception, TOGETHER):
+        if self.ranks.size > 1 and not (isinstance(exception, TOGETHER) or is_raised_by_all(exception)):
             return  # saving needs all ranks, and the others are somewhere else
         if not self.trains:
             return  # everything is on disk already

@@ -9,10 +9,21 @@ import torch.distributed as dist
 from torch import Tensor
 
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
 
 
 class LostRankError(RuntimeError):
     """Another rank of the run has died or hangs; names it."""
+
+
+def raised_by_all(error: E) -> E:
+    """Marks an error that every rank raises at this point, each in its own words: they can still save together."""
+    error.__dict__["raised_by_all"] = True
+    return error
+
+
+def is_raised_by_all(error: BaseException) -> bool:
+    return bool(error.__dict__.get("raised_by_all"))
 
 
 @dataclass(frozen=True)

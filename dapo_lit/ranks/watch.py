@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from threading import Event, Thread
@@ -77,7 +78,7 @@ class RankWatch:
                 try:
                     lost = self._verdict(beats, silent)
                 except RuntimeError:  # torch's errors of a store
-                    lost = "rank 0 has ended: the store of the process group does not answer"
+                    lost = "the store of the process group does not answer: rank 0 has ended, or what started the ranks"
             if lost is not None:
                 self._leave(lost)
 
@@ -110,9 +111,10 @@ class RankWatch:
     def _leave(self, lost: str) -> None:
         """Lets the training thread end; otherwise ends this process and those it started."""
         self._lost = lost
-        if self.rank == 0 and self._store is not None:
-            self._store.set("lost", lost)
         self._noticed.set()
+        if self.rank == 0 and self._store is not None:
+            with suppress(RuntimeError):  # torchrun's agent keeps the store, and may be what has ended
+                self._store.set("lost", lost)
         if self._ended.wait(LEAVE_S):
             return
         print(f"error: {lost}; rank {self.rank} ends as well. Continue with resume=true", file=sys.stderr, flush=True)
@@ -122,6 +124,10 @@ class RankWatch:
 
 
 def _machine() -> str:
-    """Names the machine and its space of process ids: containers on one host may have several."""
-    space = Path("/proc/self/ns/pid")
-    return f"{socket.gethostname()} {space.readlink() if space.is_symlink() else ''}"
+    """Names the machine and its space of process ids: containers on one host may have several.
+
+    Machines of one image may have one host name, but never started at once with the same random number.
+    """
+    space, boot = Path("/proc/self/ns/pid"), Path("/proc/sys/kernel/random/boot_id")
+    started = boot.read_text(encoding="ascii").strip() if boot.is_file() else ""
+    return f"{socket.gethostname()} {started} {space.readlink() if space.is_symlink() else ''}"

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from dapo_lit.engines.protocol import NO_TOKENS, EngineError, PartialSample, SampleKey, SampleRequest
-from dapo_lit.ranks import Exchange
+from dapo_lit.ranks import Exchange, raised_by_all
 from dapo_lit.rollout.dynamic_sampling import Admission, KeepRate
 from dapo_lit.rollout.rank_sampling import CollectionSetup, Progress, RankSampling
 from dapo_lit.rollout.records import Completion, Group, OpenGroup
@@ -175,7 +175,7 @@ class StepCollection:
     def _take_in(self) -> bool:
         """Waits for what each rank has sampled and takes it in; returns whether any was asked to stop.
 
-        Raises what failed on this rank, or EngineError if something failed on another one.
+        Raises what failed on this rank, or EngineError if something failed on another one; all ranks raise at once.
         """
         ranks, started = self._setup.ranks, time.perf_counter()
         posted = self._exchange
@@ -197,10 +197,10 @@ class StepCollection:
         # A newer one is raised everywhere next time.
         if failure is not None and reports[ranks.rank].failure is not None:
             self._own.failure = None
-            raise failure
+            raise raised_by_all(failure)
         for rank, report in enumerate(reports):
             if report.failure is not None:
-                raise EngineError(f"rank {rank}: {report.failure}")
+                raise raised_by_all(EngineError(f"rank {rank}: {report.failure}"))
         return any(report.stops for report in reports)
 
     def _check_none_lost(self) -> None:

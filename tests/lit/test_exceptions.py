@@ -10,11 +10,12 @@ from types import SimpleNamespace
 import pytest
 from small_runs import RUN, Run, same_run, stop_in, untimed
 
+from dapo_lit.engines.protocol import EngineError
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.lit.callbacks import Checkpoints
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
-from dapo_lit.ranks import Ranks
+from dapo_lit.ranks import Ranks, raised_by_all
 from dapo_lit.rollout.collect import Collector
 from dapo_lit.rollout.step_collection import StepCollection
 from dapo_lit.runs.checkpoint_files import complete
@@ -242,6 +243,20 @@ def test_engine_and_verifier_are_closed_and_a_fault_of_that_does_not_hide_what_e
         run.fit()
     assert sorted(closed) == ["engine", "verifier"]
     assert "its worker is gone" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("error", "saves"), [(RuntimeError("gone"), False), (raised_by_all(EngineError("gone")), True)]
+)
+def test_several_ranks_save_after_an_error_that_all_of_them_raise(compose, monkeypatch, error, saves):
+    run = Run(compose(*SETTINGS, "trainer.checkpoint_every=100"))
+    checkpoints = Checkpoints(compose(*SETTINGS), run.folder, StopSignal(), Ranks(rank=1, size=2))
+    checkpoints.trains, run.module.counters.step = True, 2
+    saved_steps: list[int] = []
+    monkeypatch.setattr(checkpoints, "save", lambda trainer, step: saved_steps.append(step))
+    trainer = SimpleNamespace(datamodule=SimpleNamespace(next_step=3))
+    checkpoints.on_exception(trainer, run.module, error)
+    assert saved_steps == ([2] if saves else [])
 
 
 class SignalledLate(Ranks):

@@ -149,6 +149,30 @@ def test_ranks_that_live_are_left_alone_also_at_their_end(ends):
     assert watches[0].lost() is None
 
 
+def test_all_ranks_end_where_the_launcher_that_keeps_the_store_has_ended(ends):
+    keeps = "import torch.distributed as d; s = d.TCPStore('127.0.0.1', 0, is_master=True); print(s.port, flush=True)"
+    agent = subprocess.Popen([sys.executable, "-c", f"{keeps}; input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert agent.stdout is not None
+    port = int(agent.stdout.readline())
+    watches = [RankWatch(rank, 2, []) for rank in (0, 1)]
+    made = [dist.TCPStore("127.0.0.1", port, is_master=False) for _ in watches]
+    for rank, store in enumerate(made):
+        store.set(f"process/{rank}", f"another machine {rank}")
+    for watch, store in zip(reversed(watches), reversed(made), strict=True):
+        watch.joined(store)
+    agent.kill()
+    lines = wait_for(ends, 2)
+    assert all("the store of the process group does not answer" in line for line in lines)
+    assert [f"rank {rank} ends as well" in line for rank, line in enumerate(lines)] == [True, True]
+
+
+def test_machines_of_one_name_and_one_space_of_processes_are_told_apart(monkeypatch):
+    before = rank_watch._machine()
+    read = Path.read_text
+    monkeypatch.setattr(Path, "read_text", lambda self, **given: read(self, **given).replace("-", "+"))
+    assert rank_watch._machine() != before
+
+
 def test_a_child_that_dies_before_there_is_a_group_ends_the_run_and_the_other_children(ends):
     dying, waiting = ([sys.executable, "-c", code] for code in ("exit(3)", "import time; time.sleep(60)"))
     children = [subprocess.Popen(command) for command in (dying, waiting)]

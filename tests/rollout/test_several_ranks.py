@@ -16,11 +16,13 @@ from test_streaming import PROBLEMS, WORK, half_done, timed
 from thread_ranks import ThreadRanks, on_ranks
 
 from dapo_lit.engines.protocol import Sample, SampleRequest
+from dapo_lit.ranks import is_raised_by_all
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout import rank_sampling
 from dapo_lit.rollout.collect import Collector
 from dapo_lit.rollout.dynamic_sampling import CollectionRules
 from dapo_lit.rollout.records import CollectedStep
+from dapo_lit.rollout.step_collection import LostSampleError
 
 
 def together(made: list[Collector], act: Callable[[Collector], Any], per_engine: int = 1) -> list[Any]:
@@ -92,6 +94,8 @@ def error_of(one: Collector) -> tuple[str, str]:
     with pytest.raises(RuntimeError) as raised:
         one.collect(1, 0)
     assert one.state_dict() == before
+    # Each in its own words; a checkpoint of all of them is saved only if all are here.
+    assert is_raised_by_all(raised.value) or isinstance(raised.value, LostSampleError)
     return type(raised.value).__name__, str(raised.value)
 
 
