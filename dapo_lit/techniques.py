@@ -8,7 +8,7 @@ A new switch is off by default, and runs that were made before it existed read a
 file imports the standard library only, so that reading reports loads no framework.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,10 @@ class Condition:
     """Printed in percent."""
     metric_while_on: str | None = None
     """The metric of a run in which the switch is on; None: `metric`."""
+    lowered: bool = False
+    """The technique lowers the metric: a run in which it is on shows in its first step only what there was."""
+    instead: tuple[str, str] | None = None
+    """Another metric that shows that it acts, from the same size on, and what that one is."""
     lever: str = ""
     """The key that gives the technique more to act on, in a sentence."""
     source: str = "chosen below what every study that decided its effect measured (docs/claims.yaml)"
@@ -51,6 +55,20 @@ class Condition:
     def mean(self, rows: Iterable[Mapping[str, Any]], on: bool) -> float | None:
         """Mean of the metric over the steps of a run in which the switch is on or off; None: it was not logged."""
         return step_mean(rows, (self.metric_while_on or self.metric) if on else self.metric)
+
+    def judged(self, rows: Sequence[Mapping[str, Any]], on: bool) -> tuple[bool | None, str]:
+        """True if the technique can act in a run of these rows, None if that is unknown; and why, in words."""
+        rows = [row for row in rows if row["step"] > 0]
+        if on and self.lowered:
+            rows = [row for row in rows if row["step"] == 1]
+        if (mean := self.mean(rows, on)) is None:
+            return None, f"{self.words}: not logged" + " of the first step" * (on and self.lowered)
+        acts, amount = self.measured(mean)
+        amount += " in the first step" * (on and self.lowered)
+        size = None if acts or self.instead is None else step_mean(rows, self.instead[0])
+        if self.instead is None or size is None or abs(size) < self.least:
+            return acts, amount
+        return True, f"{amount}; but {self.instead[1]} is {abs(size):.3f}"
 
     def measured(self, metric_mean: float) -> tuple[bool, str]:
         """True if the technique can act, and the number in words with the one that is needed."""
@@ -195,6 +213,8 @@ REGISTER: dict[str, Technique] = {
                 "rollout/truncated_frac",
                 "completions truncated",
                 0.02,
+                lowered=True,
+                instead=("reward/length_penalty", "the mean penalty, of answers in the buffer,"),
                 lever="A lower task.max_response_tokens, or a higher algorithm.overlong.cache_tokens, punishes more.",
                 like=("rollout/length_max:rollout/length_mean",),
             ),

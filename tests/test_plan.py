@@ -32,6 +32,7 @@ from dapo_lit.forecast.duration import (
     HOST_S,
     PRODUCT_FRAC,
     Engines,
+    Phase,
     Shape,
     Step,
     decode,
@@ -39,7 +40,7 @@ from dapo_lit.forecast.duration import (
 )  # fmt: skip
 from dapo_lit.forecast.hardware import GPUS, Hardware, PlanConfig, Workload
 from dapo_lit.forecast.memory import GIB, GRAPHS_GIB, Memory, resident_engine, training_memory
-from dapo_lit.forecast.plan import engines, link_bytes_s, step_phases
+from dapo_lit.forecast.plan import engines, gpu_hours, gpus, link_bytes_s, step_phases
 from dapo_lit.policy import attention
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import token_logprobs
@@ -286,4 +287,10 @@ def test_the_engines_of_the_config_are_what_is_planned():
     served = composed(*seven, "rollout.vllm.placement=server", urls, "rollout.vllm.server.folder=f")
     assert engines(served, memory) == Engines(3, 1, 64, pytest.approx(0.92 * 80e9 - 2 * 7.6e9))
     assert link_bytes_s(served) == FOLDER_BYTES_S / 2
+    hour = [Phase("updates", 3600.0, "products")]
+    of_server = composed(*seven, "rollout.vllm.placement=server", urls, "rollout.vllm.server.folder=f",
+                         "rollout.vllm.tensor_parallel=2", "budget.steps=2")  # fmt: skip
+    assert gpus(config) == (8, 0)
+    assert gpus(of_server) == (8, 6)
+    assert gpu_hours(of_server, hour) == 2 * 14
     assert link_bytes_s(composed("+experiment=paper_qwen2_5_32b", "hardware=h100")) == 50e9

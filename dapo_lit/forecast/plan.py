@@ -36,30 +36,33 @@ def plan(config: PlanConfig, overrides: list[str]) -> None:
         config = cast(PlanConfig, fit.config)
         memory = training_memory(config, config.quick)
         lines = what_fits(config, memory)
-    gpus = config.trainer.devices * config.trainer.num_nodes
     if config.answer == "json":
         print(json.dumps(described(config, memory, [*([fit.words] if fit.words else []), *lines]), indent=1))
         return
     if fit.words:
         print(fit.words)
-    print(f"{config.policy.name} ({memory.parameters / 1e9:.1f}B parameters) on {gpus} x {config.hardware.name}")
+    of_trainer, of_servers = gpus(config)
+    beside = f" and {of_servers} of servers" if of_servers else ""
+    where = f"{of_trainer} x {config.hardware.name}{beside}"
+    print(f"{config.policy.name} ({memory.parameters / 1e9:.1f}B parameters) on {where}")
     print_memory(config, memory)
     print("\n".join(lines))
-    print_time(config, step_phases(config, memory), gpus)
+    print_time(config, step_phases(config, memory))
 
 
 def described(config: PlanConfig, memory: Memory, advice: list[str]) -> dict[str, Any]:
     """The plan as schemas/plan.json describes it."""
     from dapo_lit.forecast.memory import GIB
 
-    gpus, capacity = config.trainer.devices * config.trainer.num_nodes, config.hardware.memory_gb * 1e9 / GIB
+    capacity, (of_trainer, of_servers) = config.hardware.memory_gb * 1e9 / GIB, gpus(config)
     weights, cache, spare = rollout_memory(config, memory, capacity)
     found = step_phases(config, memory)
-    hours = gpu_hours(config, found, gpus)
+    hours = gpu_hours(config, found)
     return {
         "schema": SCHEMA,
         "parameters": memory.parameters,
-        "gpus": gpus,
+        "gpus": of_trainer,
+        "server_gpus": of_servers,
         "hardware": config.hardware.name,
         "memory_gib": {
             "capacity": capacity,
@@ -81,9 +84,16 @@ def described(config: PlanConfig, memory: Memory, advice: list[str]) -> dict[str
     }
 
 
-def gpu_hours(config: PlanConfig, found: list[Phase], gpus: int) -> float:
+def gpus(config: PlanConfig) -> tuple[int, int]:
+    """GPUs of the trainer, and those of inference servers, which are held as long."""
+    trainer, vllm = config.trainer, config.rollout.vllm
+    served = config.rollout.engine == "vllm" and vllm.placement == "server"
+    return trainer.devices * trainer.num_nodes, len(vllm.server.urls) * vllm.tensor_parallel if served else 0
+
+
+def gpu_hours(config: PlanConfig, found: list[Phase]) -> float:
     """Of all runs."""
-    return sum(phase.seconds for phase in found) * config.budget.steps * config.runs * gpus / 3600
+    return sum(phase.seconds for phase in found) * config.budget.steps * config.runs * sum(gpus(config)) / 3600
 
 
 def step_phases(config: PlanConfig, memory: Memory) -> list[Phase]:
@@ -108,21 +118,21 @@ def step_phases(config: PlanConfig, memory: Memory) -> list[Phase]:
         state_bytes=28.0 if config.policy.dtype == "float32" else 14.0,
         compiled=config.compiles(config.trainer.accelerator != "cpu"),
     )
-    gpus = config.trainer.devices * config.trainer.num_nodes
-    shape = Shape.of(architecture(config.policy))
-    return phases(shape, step, config.workload, config.hardware, gpus, engines(config, memory), link_bytes_s(config))
+    shape, (of_trainer, _) = Shape.of(architecture(config.policy)), gpus(config)
+    there = engines(config, memory)
+    return phases(shape, step, config.workload, config.hardware, of_trainer, there, link_bytes_s(config))
 
 
 def engines(config: PlanConfig, memory: Memory) -> Engines:
     """The inference engines that the config starts: a server's on GPUs of its own, others on those of the trainer."""
     rollout, vllm = config.rollout, config.rollout.vllm
-    slots, gpus = rollout.max_batch_size, config.trainer.devices * config.trainer.num_nodes
+    slots, (of_trainer, _) = rollout.max_batch_size, gpus(config)
     capacity, weights = config.hardware.memory_gb * 1e9, 2.0 * memory.parameters
     if rollout.engine == "torch":
-        return Engines(gpus, 1, slots, max(capacity - memory.state * 2**30 - weights, 1.0))
+        return Engines(of_trainer, 1, slots, max(capacity - memory.state * 2**30 - weights, 1.0))
     if vllm.placement == "colocated":
         return Engines(
-            gpus / vllm.tensor_parallel, vllm.tensor_parallel, slots, vllm.cache_gb * 2**30 * vllm.tensor_parallel
+            of_trainer / vllm.tensor_parallel, vllm.tensor_parallel, slots, vllm.cache_gb * 2**30 * vllm.tensor_parallel
         )
     cache = VLLM_MEMORY_FRAC * capacity * vllm.tensor_parallel - weights
     return Engines(len(vllm.server.urls), vllm.tensor_parallel, slots, max(cache, 1.0))
@@ -203,14 +213,22 @@ def rollout_memory(config: PlanConfig, memory: Memory, capacity: float) -> tuple
     return weights, cache, capacity - memory.state - weights - cache - GRAPHS_GIB
 
 
-def print_time(config: PlanConfig, found: list[Phase], gpus: int) -> None:
+def _amount(number: float) -> str:
+    """
+    >>> _amount(12_345.6), _amount(1.234), _amount(0.0123)
+    ('12,346', '1.2', '0.012')
+    """
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
+
+
+def print_time(config: PlanConfig, found: list[Phase]) -> None:
     total = sum(phase.seconds for phase in found)
     rows = [(phase.name, f"{phase.seconds:.1f}", f"{phase.seconds / total:.2f}", phase.bound) for phase in found]
     columns, title = ("phase", "s", "share", "bound"), "time per rollout step (s), modelled"
     print_table(columns, [*rows, ("step", f"{total:.1f}", "1.00", "")], left=("phase", "bound"), title=title)
-    hours, price = gpu_hours(config, found, gpus), config.price_per_hour
-    cost = f", cost {hours * price:,.0f}" if price else "; price_per_hour gives a cost"
-    print(f"runs x steps: {config.runs} x {config.budget.steps}; {hours:,.0f} GPU-hours{cost}")
+    hours, price = gpu_hours(config, found), config.price_per_hour
+    cost = f", cost {_amount(hours * price)}" if price else "; price_per_hour gives a cost"
+    print(f"runs x steps: {config.runs} x {config.budget.steps}; {_amount(hours)} GPU-hours{cost}")
     ranges = {kind: f"{low:+.0%} to {high:+.0%}" for kind, (low, high) in HELD_OUT_ERROR.items()}
     print(
         f"error of this model on published steps, to which it is not fitted: {ranges['step']}, on their phases "

@@ -58,9 +58,10 @@ def idle_techniques(algorithm: Algorithm, rows: Sequence[Mapping[str, Any]]) -> 
     """A line for each technique that is on and had next to nothing to act on in these rows of metrics."""
     lines = []
     for switch, technique in REGISTER.items():
-        mean = technique.condition.mean(rows, on=True) if getattr(algorithm.techniques, switch) else None
-        acts, measured = (True, "") if mean is None else technique.condition.measured(mean)
-        if not acts:
+        if not getattr(algorithm.techniques, switch):
+            continue
+        acts, measured = technique.condition.judged(rows, on=True)
+        if acts is False:
             lines.append(
                 f"techniques.{switch} had next to nothing to act on in steps {rows[0]['step']} to {rows[-1]['step']}: "
                 f"{measured}. {technique.condition.lever}"

@@ -38,6 +38,26 @@ def test_a_switch_that_is_on_is_judged_by_the_bound_that_it_would_have_without()
     assert updates_of(SETTINGS) == 12
 
 
+def test_what_a_technique_lowers_is_read_in_the_first_step_of_a_run_in_which_it_is_on():
+    truncated = [{"step": step, "rollout/truncated_frac": share} for step, share in ((0, 1), (1, 0.13), (2, 0.0))]
+    on, off = ({"techniques.soft_overlong_punishment": value} for value in (True, False))
+    answer = of("soft_overlong_punishment", [*truncated, {"step": 3, "rollout/truncated_frac": 0.0}] * 9, on)
+    assert answer.acts
+    assert "13.0% (needs 2.0%) in the first step" in answer.amount
+    assert of("soft_overlong_punishment", truncated[2:] * 9, off).acts is False
+    assert of("soft_overlong_punishment", truncated[2:] * 9, on).acts is None  # a log without its first step
+    assert of("soft_overlong_punishment", truncated[1:] + truncated[2:] * 9, off).acts is False
+
+
+@pytest.mark.parametrize(("penalty", "acts"), [(-0.3, True), (-0.01, False), (None, False)])
+@pytest.mark.parametrize("on", [True, False])
+def test_a_length_penalty_acts_in_its_buffer_where_nothing_is_truncated(penalty, acts, on):
+    seen = rows(rollout__truncated_frac=0.0, reward__length_penalty=penalty)
+    answer = of("soft_overlong_punishment", seen, {"techniques.soft_overlong_punishment": on})
+    assert answer.acts is acts
+    assert ("is 0.300" in answer.amount) is (penalty == -0.3)
+
+
 def test_settings_that_make_a_technique_idle_are_named_before_any_measurement():
     one_update = SETTINGS | {"minibatch_prompts": 8, "epochs": 1}
     answer = of("clip_higher", rows(clip__symmetric_high_frac_last_epoch=0.02), one_update)

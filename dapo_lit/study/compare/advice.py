@@ -84,9 +84,9 @@ def advice(
     record, on = REGISTER[technique], bool(settings.get(f"techniques.{technique}")) if settings else None
     if settings and (idle := next(filter(None, (reason(settings.get) for reason in record.idle)), None)):
         return Advice(technique, on, False, idle)
-    if (mean := record.condition.mean(rows, bool(on))) is None:
-        return Advice(technique, on, None, f"{record.condition.words}: not logged")
-    acts, amount = record.condition.measured(mean)
+    acts, amount = record.condition.judged(rows, bool(on))
+    if (mean := record.condition.mean(rows, bool(on))) is None or acts is None:
+        return Advice(technique, on, None, amount)
     others = {key: value for key in record.condition.like if (value := step_mean(rows, key)) is not None}
     parts = [part for key in record.condition.like for part in key.split(":")]
     unknown = [in_words(part) for part in parts if step_mean(rows, part) is None]
