@@ -54,7 +54,8 @@ def arguments_of(settings: Mapping[str, Any]) -> tuple[list[str], str]:
         fault = ""
     except ConfigError as error:
         fault = str(error)
-    return [*groups, *(setting(key, value) for key, value in kept.items())], fault
+    # Hydra fills an empty mapping with a plus only.
+    return [*groups, *("+" * (before.get(key) == {}) + setting(key, value) for key, value in kept.items())], fault
 
 
 def lines(system: str, found: Conversion, arguments: Sequence[str], fault: str) -> Iterator[str]:

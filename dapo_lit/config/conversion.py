@@ -39,25 +39,31 @@ class Conversion:
 def convert(system: System, given: Mapping[str, Any]) -> Conversion:
     """The settings here for those of a script.
 
-    given: their dotted keys, or the names of arguments, with plain values. A value that a script computes is a `Code`.
+    given: their dotted keys, or the names of arguments, with plain values. A value that a script computes is a `Code`;
+    a key with a star before it is a place in the script whose settings could not be read.
     """
     table, start = other_trainers()[system], other_trainers()[STARTS][system]
     found = Conversion(settings=dict(start["here"]))
     words: dict[str, Any] = dict(start["own"])
     origins: dict[str, list[str]] = {}
     for key, value in given.items():
-        if (word := word_of(key, table)) is None:
+        if key.startswith("*"):
+            found.by_hand[key] = "the settings in it could not be read; write them out as arguments"
+        elif (word := word_of(key, table)) is None:
             found.unknown.append(key)
-        elif value is not None:
+        else:
             # Again at the end: a later word may take part in what an earlier one means.
             words.pop(word, None)
-            words[word] = value
-            origins.setdefault(word, []).append(key)
+            # A null says nothing, unless the trainer has a default in its place or the table a meaning for it.
+            if value is not None or word in start["own"] or NULL in _values(table[word]):
+                words[word] = value
+                origins.setdefault(word, []).append(key)
     for word, value in words.items():
         _carry(found, table[word], (word, origins.get(word, [])), value, words)
     arithmetic = _trl_batches if system == "trl" else _verl_batches
     arithmetic(found, words)
     _complete(found)
+    found.notes |= {key: note for key, note in start.get("notes", {}).items() if key not in found.settings}
     return found
 
 
@@ -115,12 +121,19 @@ def _carry(
             return
         entry = {"key": entry}
     key = entry["key"]
-    if entry.get("computed"):
-        return
     if not _acts(entry, words):
         _put(found.without, origin, "does nothing in this script")
         return
-    computed = isinstance(value, Code) and ANY not in entry.get("values", {})
+    if value is None and "none_is" in entry:
+        value = words.get(entry["none_is"])
+    if value is None and NULL not in _values(entry):
+        _put(found.by_hand, origin, f"{key}: the script has none, where its trainer has a default")
+        return
+    if entry.get("computed"):
+        if "note" in entry and _is_on(value):
+            _put(found.notes, origin, entry["note"])
+        return
+    computed = isinstance(value, Code) and ANY not in _values(entry)
     settings = None if computed else _settings(entry, value, found.settings.get(key))
     why = entry.get("by_hand", f"the script has {value.text}" if isinstance(value, Code) else f"nothing is {value}")
     # A pair is whole only once both of its words were read.
@@ -145,12 +158,14 @@ def _settings(entry: Mapping[str, Any], value: Any, before: Any) -> dict[str, An
         return {key: value}
     if "values" in entry:
         return _by_values(entry["values"], value)
-    if "by_hand" in entry:
-        return None
-    if "part" in entry:
-        return {key: _with_part(before, entry["part"], value)}
     if ("switched_off" in entry or "positive" in entry) and not _is_on(value):
         return {key: entry["switched_off"]} if "switched_off" in entry else {}
+    if "by_hand" in entry:
+        return None
+    if isinstance(part := entry.get("part"), str):
+        return {f"{key}.{part}": value}
+    if part is not None:
+        return {key: _with_part(before, part, value)}
     if entry.get("unit") == "updates" and type(value) is int:
         # They become steps once their number in a step is known.
         value = Updates(value)
@@ -174,22 +189,40 @@ def _acts(entry: Mapping[str, Any], words: Mapping[str, Any]) -> bool:
 
     def holds(need: str) -> bool:
         word, equals, wanted = need.partition("=")
-        return str(words.get(word)) == wanted if equals else _is_on(words.get(word))
+        return _text(words.get(word)) in wanted.split("|") if equals else _is_on(words.get(word))
 
-    needs = entry.get("if", [])
-    replaced = "unless" in entry and holds(entry["unless"])
-    return not replaced and all(map(holds, [needs] if isinstance(needs, str) else needs))
+    replaced = "unless" in entry and all(map(holds, conditions(entry["unless"])))
+    return not replaced and all(map(holds, conditions(entry.get("if", []))))
+
+
+def conditions(listed: str | list[str]) -> list[str]:
+    """Those of `if` or `unless`, of which one may stand without a list."""
+    return [listed] if isinstance(listed, str) else listed
 
 
 def _is_on(value: object) -> bool:
     return bool(value) and not (isinstance(value, (int, float)) and value <= 0)
 
 
+NULL = "none"
+"""What a null is called among the values of the table."""
+
+
+def _text(value: object) -> str:
+    """A value as the table writes it."""
+    return NULL if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _values(entry: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    values: Mapping[str, Any] = {} if isinstance(entry, str) else entry.get("values", {})
+    return values
+
+
 def _by_values(values: Mapping[str, Mapping[str, Any]], value: object) -> dict[str, Any] | None:
     """The settings for a value, for each one of a list; None where the table has none for it."""
     settings: dict[str, Any] = {}
     for one in value if isinstance(value, (list, tuple)) else [value]:
-        meant = values.get(str(one).lower() if isinstance(one, bool) else str(one), values.get(ANY))
+        meant = values.get(_text(one), values.get(ANY))
         if meant is None:
             return None
         settings |= meant
@@ -229,12 +262,17 @@ BATCH = "per_device_train_batch_size"
 def _trl_batches(found: Conversion, words: Mapping[str, Any]) -> None:
     """TRL counts completions: those of an update on one device, and the updates for which it samples at once."""
     accumulated = words["gradient_accumulation_steps"]
-    devices, sampled_for = words.get("num_processes", 1), words.get("steps_per_generation", accumulated)
+    # torchrun counts the processes of a machine, accelerate those of all.
+    machines = words.get("nnodes", words.get("num_machines", 1))
+    devices, sampled_for = words.get("num_processes"), words.get("steps_per_generation", accumulated)
+    if devices is None:
+        on_each = words.get("nproc_per_node", 1)
+        devices = on_each * machines if type(on_each) is type(machines) is int else on_each
     per_device, group, epochs = words[BATCH], words["num_generations"], words["num_iterations"]
     keys = "algorithm.num_prompts, algorithm.minibatch_prompts"
-    numbers = [per_device, accumulated, group, epochs, devices, sampled_for, words.get("generation_batch_size", 1)]
-    if not all(type(number) is int and number > 0 for number in numbers):
-        found.by_hand[BATCH] = f"{keys}: the script computes its batch sizes"
+    numbers = [per_device, accumulated, group, epochs, sampled_for, words.get("generation_batch_size", 1)]
+    if not all(type(number) is int and number > 0 for number in [*numbers, devices, machines]):
+        found.by_hand[BATCH] = f"{keys}: the script computes its batch sizes, or the number of its devices"
         _count_updates(found, None)
         return
     update = per_device * accumulated * devices
@@ -248,7 +286,7 @@ def _trl_batches(found: Conversion, words: Mapping[str, Any]) -> None:
         _count_updates(found, None)
         return
     found.settings |= {"algorithm.num_prompts": sampled // group, "algorithm.minibatch_prompts": update // group}
-    _put_devices(found, devices, 1)
+    _put_devices(found, devices // machines, machines)
     updates = sampled // update * epochs
     found.notes[BATCH] = (
         f"an update has {update} completions ({_counted(update // group, 'prompt')} x {group}) on "
@@ -285,10 +323,16 @@ def _verl_batches(found: Conversion, words: Mapping[str, Any]) -> None:
     batches, size, sampled = words.get("max_num_gen_batches"), words["train_batch_size"], words.get("gen_batch_size")
     if not _is_on(words.get("filter_groups.enable")):
         return
-    found.settings["algorithm.dynamic_sampling.on_exhausted"] = "error"
     if type(batches) is int and type(size) is int and min(batches, size) > 0:
         generated = batches * (sampled if type(sampled) is int else size)
-        found.settings["algorithm.dynamic_sampling.max_rounds"] = -(-generated // size)
+        found.settings |= {f"{SAMPLING}.max_rounds": -(-generated // size), f"{SAMPLING}.on_exhausted": "error"}
+    else:
+        # 0, verl's default, is no limit.
+        reason = "a step has a limit here; the script sets none, or computes it"
+        found.by_hand["max_num_gen_batches"] = f"{SAMPLING}.max_rounds: {reason}"
+
+
+SAMPLING = "algorithm.dynamic_sampling"
 
 
 def _put_devices(found: Conversion, devices: int, machines: int) -> None:
@@ -303,7 +347,7 @@ def _put_devices(found: Conversion, devices: int, machines: int) -> None:
 
 
 def _complete(found: Conversion) -> None:
-    """Whole pairs and adapters, and the two places that a run cannot do without."""
+    """Whole pairs and mappings, and the two places that a run cannot do without."""
     settings = found.settings
     high = "algorithm.clip.high"
     # Equal bounds are no clip-higher.
@@ -316,15 +360,23 @@ def _complete(found: Conversion) -> None:
             del settings[key]
     if any(words.startswith(ENVIRONMENT) for words in found.by_hand.values()):
         found.by_hand |= {key: words for key, words in WITH_ENVIRONMENT.items() if key not in settings}
-    rank, alpha = settings.pop("policy.lora.rank", None), settings.pop("policy.lora.alpha", None)
-    if rank is not None:
-        settings["policy.lora"] = {"rank": rank, "alpha": float(alpha if alpha is not None else rank)}
+    for section in WHOLE:
+        start = f"{section}."
+        whole = {key.removeprefix(start): settings.pop(key) for key in [*settings] if key.startswith(start)}
+        if whole and fits(section, whole):
+            settings[section] = whole
+        elif whole:
+            found.by_hand[section] = f"{section}: all of it; the script says {', '.join(whole)}"
     for key, value in settings.items():
         if isinstance(value, str) and value.startswith("~/"):
             # Which a shell fills in only at the start of a word.
             settings[key] = f"$HOME/{value.removeprefix('~/')}"
     for key in ("policy.path", "task.path"):
         settings.setdefault(key, WANTED[key])
+
+
+WHOLE = ("algorithm.critic", "algorithm.loss_options", "policy.lora")
+"""Mappings that are null or empty here unless a command gives them as a whole."""
 
 
 WANTED = {"policy.path": "MODEL", "task.path": "PROBLEMS"}
