@@ -487,6 +487,63 @@ def test_corrections_of_verls_rollouts_are_carried_over_or_left_to_the_user():
     assert converted("verl", off).by_hand.keys() == converted("verl", {}).by_hand.keys()
 
 
+def python(tmp_path: Path, text: str) -> Conversion:
+    (tmp_path / "train.py").write_text(text)
+    return convert.conversion([str(tmp_path / "train.py")])[1]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "{'num_generations': 4, 'learning_rate': 2e-5, 'reward_funcs': rewards.mine}",
+        "dict(num_generations=4, **{'learning_rate': 2e-5})",
+    ],
+)
+def test_settings_that_a_python_script_keeps_in_a_mapping_are_read(tmp_path, config):
+    for text in (f"cfg = {config}\nGRPOConfig(**cfg, beta=0.1)", f"GRPOConfig(beta=0.1, **{config})"):
+        found = python(tmp_path, text)
+        assert found.settings["algorithm.samples_per_prompt"] == 4
+        assert found.settings["algorithm.optimizer.lr"] == 2e-5
+        assert found.settings["algorithm.kl.beta"] == 0.1
+
+
+@pytest.mark.parametrize(
+    ("script", "place"),
+    [
+        ("GRPOConfig(beta=0.1, **load())", "**load()"),
+        ("cfg = {'beta': 0.1}\ncfg['beta'] = 0.2\nGRPOConfig(**cfg)", "**cfg"),
+        ("cfg = dict(beta=0.1)\ncfg.update(beta=0.2)\nGRPOConfig(**cfg)", "**cfg"),
+        ("GRPOConfig('out', *more)", "*more"),
+        ("GRPOConfig('out', True)", "*True"),
+        ("GRPOTrainer(model='m', peft_config=LoraConfig(**lora))", "**lora"),
+        ("GRPOConfig(**{key: 4, 'beta': 0.1})", "*key"),
+    ],
+)
+def test_settings_of_a_python_script_that_cannot_be_read_are_said(tmp_path, script, place):
+    assert "could not be read" in python(tmp_path, script).by_hand[place]
+
+
+def test_arguments_of_trls_calls_may_be_given_by_their_places(tmp_path):
+    found = python(
+        tmp_path,
+        "penalty = get_soft_overlong_punishment(20480, 4096)\n"
+        "GRPOTrainer('m', [my_rewards.correct, penalty], GRPOConfig('out', max_completion_length=20480), rows)\n",
+    )
+    assert found.settings["algorithm.overlong.cache_tokens"] == 4096
+    assert found.settings["algorithm.techniques.soft_overlong_punishment"]
+    assert (found.settings["policy.path"], found.settings["runs_dir"]) == ("m", "out")
+    assert "train_dataset" in found.by_hand
+    unknown = python(tmp_path, "GRPOConfig(beta=0.0)\nget_soft_overlong_punishment(20480, args.cache)\n")
+    assert "args.cache" in unknown.by_hand["soft_punish_cache"]
+    assert "soft_punish_cache" in python(tmp_path, "GRPOConfig(beta=0.0)\nget_soft_overlong_punishment()\n").by_hand
+
+
+def test_adapters_of_a_python_script_have_pefts_defaults(tmp_path):
+    found = python(tmp_path, "GRPOTrainer(model='m', peft_config=LoraConfig(r=16, use_rslora=True))\n")
+    assert found.settings["policy.lora"] == {"rank": 16, "alpha": 8}
+    assert "LoraConfig.use_rslora" in found.unknown
+
+
 def test_a_text_of_a_script_is_never_filled_in_by_omegaconf(monkeypatch):
     monkeypatch.setenv("SECRET", "0123456789")
     found = converted("trl", {"model": "${oc.env:SECRET}", "dataset_name": "d.jsonl", "max_steps": 3})
