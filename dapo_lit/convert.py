@@ -18,7 +18,8 @@ from typing import Any
 
 from dapo_lit.cli.arguments import CommandParser
 from dapo_lit.command_text import setting
-from dapo_lit.config.conversion import WANTED, Conversion, convert
+from dapo_lit.config.conversion import convert
+from dapo_lit.config.converted import WANTED, Conversion
 from dapo_lit.config.identity import flatten, put
 from dapo_lit.config.shipped import is_group
 from dapo_lit.errors import UserError

@@ -11,8 +11,9 @@ import pytest
 from dapo_lit import convert
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import ConfigError
-from dapo_lit.config.conversion import Code, Conversion, conditions, fits, word_of
+from dapo_lit.config.conversion import Code, conditions, word_of
 from dapo_lit.config.conversion import convert as converted
+from dapo_lit.config.converted import Conversion, fits
 from dapo_lit.config.identity import differences, identity, kinds
 from dapo_lit.config.parsing import NONE, STARTS, other_trainers
 from dapo_lit.config.shipped import is_group, known_choices
