@@ -18,7 +18,8 @@ from typing import Any
 
 from dapo_lit.cli.arguments import CommandParser
 from dapo_lit.command_text import setting
-from dapo_lit.config.conversion import WANTED, Conversion, convert
+from dapo_lit.config.conversion import convert
+from dapo_lit.config.converted import WANTED, Conversion
 from dapo_lit.config.identity import flatten, put
 from dapo_lit.config.shipped import is_group
 from dapo_lit.errors import UserError
@@ -54,7 +55,8 @@ def arguments_of(settings: Mapping[str, Any]) -> tuple[list[str], str]:
         fault = ""
     except ConfigError as error:
         fault = str(error)
-    return [*groups, *(setting(key, value) for key, value in kept.items())], fault
+    # Hydra fills an empty mapping with a plus only.
+    return [*groups, *("+" * (before.get(key) == {}) + setting(key, value) for key, value in kept.items())], fault
 
 
 def lines(system: str, found: Conversion, arguments: Sequence[str], fault: str) -> Iterator[str]:

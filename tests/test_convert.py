@@ -11,8 +11,9 @@ import pytest
 from dapo_lit import convert
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import ConfigError
-from dapo_lit.config.conversion import Code, Conversion, fits, word_of
+from dapo_lit.config.conversion import Code, conditions, word_of
 from dapo_lit.config.conversion import convert as converted
+from dapo_lit.config.converted import Conversion, fits
 from dapo_lit.config.identity import differences, identity, kinds
 from dapo_lit.config.parsing import NONE, STARTS, other_trainers
 from dapo_lit.config.shipped import is_group, known_choices
@@ -75,7 +76,11 @@ def test_the_recipe_of_dapos_authors_becomes_the_experiment_that_was_written_by_
 def test_other_scripts_of_verl_keep_their_settings_or_say_what_becomes_of_them():
     found, arguments = of(SCRIPTS / "verl_gmpo_7b.sh")
     tree = composed_tree(arguments)
-    assert (tree.algorithm.loss, tree.algorithm.clip.low, tree.algorithm.clip.high) == ("gmpo", 0.4, 0.4)
+    assert (tree.algorithm.loss, tree.algorithm.clip.low) == ("gmpo", 0.4)
+    assert not tree.algorithm.techniques.clip_higher  # the upper bound is the lower one
+    # verl takes this loss as a mean over sequences, whatever loss_agg_mode is.
+    assert not tree.algorithm.techniques.token_level_loss
+    assert found.without["actor_rollout_ref.actor.loss_agg_mode"] == "does nothing in this script"
     assert tree.algorithm.techniques.soft_overlong_punishment
     assert (tree.algorithm.overlong.cache_tokens, tree.task.max_response_tokens) == (4096, 8192)
     assert (tree.budget.steps, tree.trainer.num_nodes) == (200, 8)
@@ -193,10 +198,10 @@ def test_float16_which_trl_trains_in_with_a_scaled_loss_is_left_to_the_user():
 
 
 def test_keys_of_verls_critic_are_not_taken_for_its_actors():
-    found = converted("verl", {"actor.optim.lr": 1e-6, "critic.optim.lr": 1e-5, "critic.ppo_epochs": 4})
+    found = converted("verl", {"actor.optim.lr": 1e-6, "critic.optim.lr": 2e-5, "critic.ppo_epochs": 4})
     assert found.settings["algorithm.optimizer.lr"] == 1e-6
     assert found.settings["algorithm.epochs"] == 1
-    assert found.settings["algorithm.critic.lr"] == 1e-5  # its default estimator has one
+    assert found.settings["algorithm.critic"]["lr"] == 2e-5  # its default estimator has one
     assert found.unknown == ["critic.ppo_epochs"]
 
 
@@ -288,17 +293,256 @@ def test_every_entry_of_the_table_names_keys_and_choices_that_there_are():
                 continue
             assert entry["key"] in known, (trainer, word)
             assert set(entry) <= {"key", "values", "with", "note", "by_hand", "if", "unless", "unit", "part",
-                                  "positive", "switched_off", "dotted", "computed"}, word  # fmt: skip
+                                  "none_is", "positive", "switched_off", "dotted", "computed"}, word  # fmt: skip
+            assert entry.get("none_is", word) in table
             for settings in [*entry.get("values", {}).values(), entry.get("with", {})]:
                 for key, value in settings.items():
                     assert fits(key, value), (word, key)
                     assert not is_group(key) or value in known_choices(key), (word, value)
-            needs = entry.get("if", [])
-            for need in [*([needs] if isinstance(needs, str) else needs), *filter(None, [entry.get("unless")])]:
+            for need in [*conditions(entry.get("if", [])), *conditions(entry.get("unless", []))]:
                 assert need.partition("=")[0] in table, (word, need)
     for trainer, start in tables[STARTS].items():
         assert start["own"].keys() <= tables[trainer].keys()
+        assert start.get("notes", {}).keys() <= known.keys()
         assert all(fits(key, value) for key, value in start["here"].items())
+
+
+def test_a_choice_of_a_group_brings_no_value_of_another_section_and_none_of_the_algorithm():
+    """Only `starts` chooses the group `algorithm`: its other choices have the values of papers, such as a KL term, that
+    the script of another trainer does not have."""
+    for trainer, start in other_trainers()[STARTS].items():
+        base = [f"{key}={value}" for key, value in start["here"].items() if is_group(key)]
+        entries = [entry for entry in other_trainers()[trainer].values() if not isinstance(entry, str)]
+        settings = [one for entry in entries for one in [*entry.get("values", {}).values(), entry.get("with", {})]]
+        chosen = {(key, value) for one in settings for key, value in one.items() if is_group(key)}
+        assert chosen
+        for group, choice in chosen:
+            assert group != "algorithm"
+            different = differences(science(base), science([*base, f"{group}={choice}"]))
+            assert [key for key in different if not key.startswith(f"{group}.")] == [], (group, choice)
+
+
+def verl(**settings) -> Conversion:
+    """Of the names of verl's settings, with `__` for a dot."""
+    return converted("verl", {key.replace("__", "."): value for key, value in settings.items()})
+
+
+def changed(found: Conversion, other: Conversion) -> dict[str, object]:
+    """What decides what is learned and differs from the command for another script: key -> value."""
+    of_both = [science(convert.arguments_of(one.settings)[0]) for one in (other, found)]
+    # A family is a name, and options are there by their keys.
+    named = ("algorithm.family", "algorithm.loss_options")
+    return {key: after for key, (_, after) in differences(*of_both).items() if key not in named}
+
+
+def test_estimators_of_verl_bring_their_advantages_and_leave_loss_and_kl_as_the_script_has_them():
+    grpo = verl(adv_estimator="grpo", rollout__n=4)
+    assert changed(verl(adv_estimator="rloo", rollout__n=4), grpo) == {"algorithm.advantage.estimator": "leave_one_out"}
+    returns = verl(adv_estimator="reinforce_plus_plus", rollout__n=4, gamma=0.9)
+    assert changed(returns, grpo) == {
+        "algorithm.advantage.estimator": "returns", "algorithm.advantage.whiten": True, "algorithm.advantage.gamma": 0.9
+    }  # fmt: skip
+    # verl's default estimator, with the values of its critic.yaml; the losses of both halve the square.
+    critic = {"lr": 1e-5, "loss_weight": 1.0, "clip": 0.5, "warmup_steps": 0}
+    expected = {"algorithm.advantage.estimator": "gae", "algorithm.advantage.whiten": True}
+    expected |= {f"algorithm.critic.{key}": value for key, value in critic.items()}
+    assert changed(verl(rollout__n=4), grpo) == expected
+    given = {"critic.optim.lr": 1e-6, "critic.cliprange_value": 0.2, "trainer.critic_warmup": 20}
+    assert converted("verl", given).settings["algorithm.critic"] == {
+        "lr": 1e-6, "loss_weight": 1.0, "clip": 0.2, "warmup_steps": 20
+    }  # fmt: skip
+
+
+def test_a_kl_term_of_verl_is_there_only_if_the_script_asks_for_one():
+    for estimator in ("gae", "rloo", "reinforce_plus_plus"):
+        off = verl(adv_estimator=estimator, rollout__n=4, use_kl_in_reward=False, use_kl_loss=False)
+        assert composed_tree(convert.arguments_of(off.settings)[0]).algorithm.kl.beta == 0
+        on = verl(adv_estimator=estimator, rollout__n=4, use_kl_in_reward=True)
+        kl = composed_tree(convert.arguments_of(on.settings)[0]).algorithm.kl
+        assert (kl.beta, kl.where, kl.estimator) == (0.001, "reward", "k1")
+
+
+def test_losses_of_verl_bring_their_options_and_no_other_technique():
+    vanilla = verl(adv_estimator="grpo", rollout__n=4)
+
+    def with_loss(name: str, **settings) -> dict[str, object]:
+        found = verl(adv_estimator="grpo", rollout__n=4, actor__policy_loss__loss_mode=name, **settings)
+        return changed(found, vanilla)
+
+    options = "algorithm.loss_options"
+    assert with_loss("clip_cov") == {
+        "algorithm.loss": "clip_cov", f"{options}.frac": 2e-4, f"{options}.cov_low": 1.0, f"{options}.cov_high": 5.0
+    }  # fmt: skip
+    assert with_loss("kl_cov") == {
+        "algorithm.loss": "kl_cov", f"{options}.frac": 2e-4, f"{options}.coefficient": 0.1
+    }  # fmt: skip
+    given = with_loss("kl_cov", policy_loss__kl_cov_ratio=2e-3, policy_loss__ppo_kl_coef=1.0)
+    assert (given[f"{options}.frac"], given[f"{options}.coefficient"]) == (2e-3, 1.0)
+    assert with_loss("cispo") == {"algorithm.loss": "cispo"}
+    # Means over sequences, whatever loss_agg_mode is.
+    for name, loss in (("gspo", "gspo"), ("geo_mean", "gmpo")):
+        assert with_loss(name, loss_agg_mode="token-mean") == {
+            "algorithm.loss": loss, "algorithm.techniques.token_level_loss": False
+        }  # fmt: skip
+
+
+def test_a_ratio_of_sequences_of_trl_keeps_the_scripts_bounds():
+    tokens = trl(epsilon=3e-4, loss_type="grpo")
+    assert changed(trl(epsilon=3e-4, loss_type="grpo", importance_sampling_level="sequence"), tokens) == {
+        "algorithm.loss": "gspo"
+    }
+    assert not composed_tree(convert.arguments_of(tokens.settings)[0]).algorithm.techniques.clip_higher
+    assert changed(trl(loss_type="dr_grpo"), trl(loss_type="grpo")) == {
+        "algorithm.completion_level_denominator": "constant"
+    }
+
+
+def test_a_null_of_a_script_is_not_taken_for_its_trainers_default():
+    _, found = convert.conversion(["grpo.py", "--loss_type", "dr_grpo", "--scale_rewards", "none"])
+    assert found.settings["algorithm.advantage.scale_by_std"] is False
+    # Another key that the null hands its meaning to.
+    clips = {"actor.clip_ratio_low": None, "actor.clip_ratio_high": None, "actor.clip_ratio": 0.28}
+    found = converted("verl", clips)
+    assert found.settings["algorithm.clip.low"] == 0.28
+    assert found.settings["algorithm.techniques.clip_higher"] is False
+    assert "actor.clip_ratio" not in found.without
+    found = converted("verl", clips | {"actor.clip_ratio_low": 0.2})
+    assert (found.settings["algorithm.clip.low"], found.settings["algorithm.clip.high"]) == (0.2, 0.28)
+    assert converted("verl", {"actor.clip_ratio": 0.28}).without == {"actor.clip_ratio": "does nothing in this script"}
+    # A default that it takes away, and that nothing here stands for.
+    found = trl(use_vllm=True, vllm_importance_sampling_mode="token_truncate", vllm_importance_sampling_clip_max=None)
+    assert "vllm_importance_sampling_clip_max" in found.by_hand
+    assert "algorithm.correction.band" not in found.settings
+    # One that says what not writing it says.
+    assert changed(trl(epsilon_high=None, report_to=None, resume_from_checkpoint=None), trl()) == {}
+    assert trl(epsilon_high=None, generation_batch_size=None).by_hand == trl().by_hand
+
+
+def test_filters_of_verl_without_a_limit_get_none_and_a_score_is_the_verdict():
+    filtering = {"algorithm.filter_groups.enable": True, "algorithm.filter_groups.metric": "score"}
+    limit, exhausted = "algorithm.dynamic_sampling.max_rounds", "algorithm.dynamic_sampling.on_exhausted"
+    for unlimited in ({}, {"algorithm.filter_groups.max_num_gen_batches": 0}):
+        found = converted("verl", filtering | unlimited)
+        assert found.by_hand["max_num_gen_batches"].startswith(limit)
+        assert not {limit, exhausted} & found.settings.keys()
+        # Its DAPO reward manager stores the score before it adds the length penalty.
+        assert found.settings["algorithm.dynamic_sampling.filter_on"] == "correctness"
+    found = converted("verl", filtering | {"algorithm.filter_groups.max_num_gen_batches": 10})
+    assert (found.settings[limit], found.settings[exhausted]) == (10, "error")
+    assert "ends with an error" in found.notes["algorithm.filter_groups.max_num_gen_batches"]
+    shaped = converted("verl", filtering | {"algorithm.filter_groups.metric": "seq_reward"})
+    assert shaped.settings["algorithm.dynamic_sampling.filter_on"] == "shaped_reward"
+
+
+def test_adapters_without_an_alpha_get_their_trainers():
+    assert converted("verl", {"model.lora_rank": 64}).settings["policy.lora"] == {"rank": 64, "alpha": 16}
+    assert "policy.lora" not in converted("verl", {"model.lora_rank": 0}).settings
+    unknown = converted("verl", {"model.lora_rank": Code("args.rank")})
+    assert "policy.lora" in unknown.by_hand
+    assert "policy.lora" not in unknown.settings
+
+
+@pytest.mark.parametrize(
+    ("launcher", "devices", "machines"),
+    [
+        ("torchrun --nproc_per_node=8", 8, 1),
+        ("torchrun --nnodes 2 --nproc-per-node 4", 4, 2),
+        ("accelerate launch --num_processes 8 --num_machines 2", 4, 2),
+    ],
+)
+def test_devices_of_a_launcher_count_in_the_batch(launcher, devices, machines):
+    _, found = convert.conversion(f"{launcher} grpo.py --per_device_train_batch_size 4 --num_generations 4".split())
+    assert found.settings["algorithm.minibatch_prompts"] == 8 if machines * devices == 8 else False
+    assert found.settings["trainer.devices"] == devices
+    assert found.settings.get("trainer.num_nodes", 1) == machines
+
+
+def test_devices_that_a_launcher_counts_itself_are_left_to_the_user():
+    _, found = convert.conversion(["torchrun", "--nproc_per_node=gpu", "grpo.py"])
+    assert "per_device_train_batch_size" in found.by_hand
+    assert "algorithm.num_prompts" not in found.settings
+
+
+def test_a_warm_up_as_a_share_and_prompts_without_a_limit_are_said():
+    assert trl(warmup_ratio=0.1).by_hand["warmup_ratio"].startswith("algorithm.optimizer.warmup_steps")
+    assert "warmup_ratio" not in trl(warmup_ratio=0.0).by_hand
+    assert trl(warmup_ratio=0.1, warmup_steps=5).without == {"warmup_ratio": "does nothing in this script"}
+    assert "drops none" in trl().notes["task.max_prompt_tokens"]
+    assert "task.max_prompt_tokens" not in trl(max_prompt_length=512).notes
+
+
+def test_corrections_of_verls_rollouts_are_carried_over_or_left_to_the_user():
+    section = "algorithm.rollout_correction"
+    found = converted("verl", {f"{section}.rollout_is": "token", f"{section}.rollout_is_threshold": 2.0})
+    assert found.settings["algorithm.correction.kind"] == "tis"  # whose own bound is 2
+    assert found.by_hand.keys() & {f"{section}.rollout_is", f"{section}.rollout_is_threshold"} == set()
+    other = converted("verl", {f"{section}.rollout_is": "token", f"{section}.rollout_is_threshold": 5.0})
+    assert other.by_hand[f"{section}.rollout_is_threshold"].startswith("algorithm.correction.band")
+    assert f"{section}.rollout_is" in converted("verl", {f"{section}.rollout_is": "sequence"}).by_hand
+    assert f"{section}.rollout_rs" in converted("verl", {f"{section}.rollout_rs": "seq_mean_k3"}).by_hand
+    # verl's bypass starts the ratio at the engine's log-probs, and gives no weights.
+    bypass = converted("verl", {f"{section}.bypass_mode": True, f"{section}.rollout_is": "token"})
+    assert bypass.settings["algorithm.old_logprobs"] == "rollout"
+    assert "algorithm.correction.kind" not in bypass.settings
+    off = {f"{section}.rollout_is": None, f"{section}.rollout_is_threshold": 2.0, f"{section}.bypass_mode": False}
+    assert converted("verl", off).by_hand.keys() == converted("verl", {}).by_hand.keys()
+
+
+def python(tmp_path: Path, text: str) -> Conversion:
+    (tmp_path / "train.py").write_text(text)
+    return convert.conversion([str(tmp_path / "train.py")])[1]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "{'num_generations': 4, 'learning_rate': 2e-5, 'reward_funcs': rewards.mine}",
+        "dict(num_generations=4, **{'learning_rate': 2e-5})",
+    ],
+)
+def test_settings_that_a_python_script_keeps_in_a_mapping_are_read(tmp_path, config):
+    for text in (f"cfg = {config}\nGRPOConfig(**cfg, beta=0.1)", f"GRPOConfig(beta=0.1, **{config})"):
+        found = python(tmp_path, text)
+        assert found.settings["algorithm.samples_per_prompt"] == 4
+        assert found.settings["algorithm.optimizer.lr"] == 2e-5
+        assert found.settings["algorithm.kl.beta"] == 0.1
+
+
+@pytest.mark.parametrize(
+    ("script", "place"),
+    [
+        ("GRPOConfig(beta=0.1, **load())", "**load()"),
+        ("cfg = {'beta': 0.1}\ncfg['beta'] = 0.2\nGRPOConfig(**cfg)", "**cfg"),
+        ("cfg = dict(beta=0.1)\ncfg.update(beta=0.2)\nGRPOConfig(**cfg)", "**cfg"),
+        ("GRPOConfig('out', *more)", "*more"),
+        ("GRPOConfig('out', True)", "*True"),
+        ("GRPOTrainer(model='m', peft_config=LoraConfig(**lora))", "**lora"),
+        ("GRPOConfig(**{key: 4, 'beta': 0.1})", "*key"),
+    ],
+)
+def test_settings_of_a_python_script_that_cannot_be_read_are_said(tmp_path, script, place):
+    assert "could not be read" in python(tmp_path, script).by_hand[place]
+
+
+def test_arguments_of_trls_calls_may_be_given_by_their_places(tmp_path):
+    found = python(
+        tmp_path,
+        "penalty = get_soft_overlong_punishment(20480, 4096)\n"
+        "GRPOTrainer('m', [my_rewards.correct, penalty], GRPOConfig('out', max_completion_length=20480), rows)\n",
+    )
+    assert found.settings["algorithm.overlong.cache_tokens"] == 4096
+    assert found.settings["algorithm.techniques.soft_overlong_punishment"]
+    assert (found.settings["policy.path"], found.settings["runs_dir"]) == ("m", "out")
+    assert "train_dataset" in found.by_hand
+    unknown = python(tmp_path, "GRPOConfig(beta=0.0)\nget_soft_overlong_punishment(20480, args.cache)\n")
+    assert "args.cache" in unknown.by_hand["soft_punish_cache"]
+    assert "soft_punish_cache" in python(tmp_path, "GRPOConfig(beta=0.0)\nget_soft_overlong_punishment()\n").by_hand
+
+
+def test_adapters_of_a_python_script_have_pefts_defaults(tmp_path):
+    found = python(tmp_path, "GRPOTrainer(model='m', peft_config=LoraConfig(r=16, use_rslora=True))\n")
+    assert found.settings["policy.lora"] == {"rank": 16, "alpha": 8}
+    assert "LoraConfig.use_rslora" in found.unknown
 
 
 def test_a_text_of_a_script_is_never_filled_in_by_omegaconf(monkeypatch):

@@ -1,26 +1,24 @@
-"""The settings in scripts of TRL and verl: command lines, YAML files and Python, read as text.
+"""The settings in scripts of TRL and verl: command lines, YAML files and Python (foreign_python.py), read as text.
 
 Nothing is imported, run or expanded by a shell. Variables that a script sets to plain values are filled in, and its
 integer arithmetic is done; any other expression stays a `Code`.
 """
 
 import ast
-import json
 import operator
 import re
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
 
+from dapo_lit.cli.foreign_python import Settings, plain, python_settings
 from dapo_lit.config import ConfigError
 from dapo_lit.config.conversion import Code, System
 from dapo_lit.config.identity import flatten
 from dapo_lit.errors import one_line
-
-Settings = dict[str, Any]
 
 VERL_SECTIONS = (
     "actor_rollout_ref",
@@ -227,86 +225,7 @@ def _scalar(value: Any) -> Any:
             continue
     if text.startswith(("[", "{", "(")):
         try:
-            return _plain(ast.parse(text, mode="eval").body)
+            return plain(ast.parse(text, mode="eval").body)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return text.strip("[]").split(",") if text.startswith("[") else text
     return text
-
-
-def python_settings(text: str, place: Path) -> Settings:
-    """The arguments of GRPOConfig, GRPOTrainer, LoraConfig and get_soft_overlong_punishment in a Python script."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ConfigError(f"{place}: no Python ({one_line(str(error).splitlines())})") from None
-    names = _names(tree)
-    found: Settings = {}
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    for call in calls:
-        match call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", ""):
-            case "GRPOConfig" | "GRPOTrainer":
-                found |= {k.arg: _value(k.value, names) for k in call.keywords if k.arg not in (None, "args")}
-            case name if name == PENALTY:
-                found |= {k.arg: _value(k.value, names) for k in call.keywords if k.arg}
-                found[PENALTY] = True
-            case "LoraConfig":
-                taken = {"r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout",
-                         "target_modules": "lora_target_modules"}  # fmt: skip
-                found |= {taken[k.arg]: _value(k.value, names) for k in call.keywords if k.arg in taken}
-                found["use_peft"] = True
-    if "use_peft" in found:
-        found.pop("peft_config", None)
-    if not found:
-        raise ConfigError(
-            f"{place}: no GRPOConfig(...) or GRPOTrainer(...) in it; for a script with arguments give its command line"
-        )
-    return found
-
-
-def _names(tree: ast.Module) -> dict[str, Any]:
-    """What names mean at the top of a script: plain values, and functions that it imports, by their dotted path."""
-    names: dict[str, Any] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names |= {alias.asname or alias.name: Path(f"{node.module}.{alias.name}") for alias in node.names}
-        elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            names[node.targets[0].id] = _value(node.value, names)
-    return names
-
-
-PENALTY = "get_soft_overlong_punishment"
-
-
-def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """A plain value, the dotted path of a function, or Code."""
-    try:
-        return _plain(node)
-    except ValueError:
-        pass
-    if isinstance(node, ast.Name) and node.id in names:
-        meant = names[node.id]
-        # TRL's own rewards go by their name, as on its command line.
-        return _path(str(meant)) if isinstance(meant, Path) else meant
-    if isinstance(node, (ast.List, ast.Tuple)):
-        inner = [_value(element, names) for element in node.elts]
-        # The length penalty is in the script as a call of its own.
-        inner = [one for one in inner if not (isinstance(one, Code) and one.text.startswith(PENALTY))]
-        return Code(ast.unparse(node)) if any(isinstance(one, Code) for one in inner) else inner
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id not in names:
-        return ast.unparse(node)
-    return Code(ast.unparse(node))
-
-
-def _path(dotted: str) -> str:
-    return dotted.rpartition(".")[2] if dotted.startswith("trl.") else dotted
-
-
-def _plain(node: ast.expr) -> Any:
-    """Raises ValueError: it is no literal, or one that a config cannot hold."""
-    value = ast.literal_eval(node)
-    json.dumps(value, default=_refuse)
-    return value
-
-
-def _refuse(value: object) -> NoReturn:
-    raise ValueError(value)

@@ -107,7 +107,7 @@ def keeps(rules: CollectionRules, num_correct: int, num_completions: int, *, equ
     >>> [keeps(rules, correct, 4, equal_rewards=False) for correct in range(5)]
     [False, True, True, True, False]
     """
-    # verl's filter_groups.metric=score; Eq. 11 counts correct answers.
+    # verl's filter_groups.metric=seq_reward; Eq. 11 counts correct answers.
     if rules.filter_on == "shaped_reward":
         return not equal_rewards
     margin = rules.pass_rate_margin * num_completions  # 0 in Eq. 11

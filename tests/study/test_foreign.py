@@ -62,6 +62,17 @@ def test_every_system_has_a_key_map(system):
     assert set(keys) == {"rollout", "metrics", "one_minus", "so_far", "sums", "patterns"}
 
 
+def test_the_share_that_verl_calls_lower_is_that_of_the_dual_clip(tmp_path):
+    # In its clipped loss that is A < 0 and a ratio above clip_ratio_c.
+    values = {"critic/score/mean": 0.5, "response_length/mean": 10, "actor/pg_clipfrac_lower": 0.25}
+    rows = [json.dumps({"step": step, "data": values}) for step in (1, 2)]
+    (tmp_path / "x_seed_0.jsonl").write_text("\n".join(rows) + "\n")
+    import_runs("verl", [tmp_path / "x_seed_0.jsonl"], tmp_path / "out", None)
+    (run, *_) = load(tmp_path / "out")
+    assert run.series("clip/dual_frac").to_list() == [0.25, 0.25]
+    assert not len(run.series("clip/low_frac"))
+
+
 def test_its_report_decides_nothing_and_says_what_was_not_compared(tmp_path, capsys):
     assert main(["--from", "trl", str(TRL), "--metric", ACCURACY, "--output", str(tmp_path)]) == 0
     report = json.loads((tmp_path / "report.json").read_text())
