@@ -28,7 +28,8 @@ SCHEMA = "dapo_lit/advise/1"
 
 
 def measurements(run: Path, system: str | None) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
-    """The rows of a run, and its settings below `algorithm`; of another trainer's log no settings are read."""
+    """The rows of a run, and its settings below `algorithm` and `rollout.steps_ahead`; of another trainer's log no
+    settings are read."""
     if system:
         from dapo_lit.study.read.foreign import read_run
 
@@ -44,7 +45,9 @@ def measurements(run: Path, system: str | None) -> tuple[list[dict[str, Any]], M
 
     config = read_config(run)
     check_known_keys(config, run / CONFIG)
-    return read_metrics(run).rows, flatten(with_defaults(config)["algorithm"])
+    whole = with_defaults(config)
+    settings = flatten(whole["algorithm"]) | {"rollout.steps_ahead": whole["rollout"]["steps_ahead"]}
+    return read_metrics(run).rows, settings
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 Lookup = Callable[[str], Any]
-"""The value of a key below `algorithm`, such as `clip.high`; None where it is not known."""
+"""The value of a key below `algorithm`, such as `clip.high`, or of `rollout.steps_ahead`; None where it is not
+known."""
 
 
 def step_mean(rows: Iterable[Mapping[str, Any]], key: str) -> float | None:
@@ -146,6 +147,18 @@ class Technique:
         return f"{', '.join(filter(None, (self.section, self.equation)))}: {self.on}; off: {self.off}."
 
 
+def may_be_stale(get: Lookup) -> str:
+    """The setting by which samples of older weights are trained on; empty: none."""
+    if get("rollout.steps_ahead"):
+        return f"rollout.steps_ahead={get('rollout.steps_ahead')}"
+    carried, exhausted = get("dynamic_sampling.carry_over"), get("dynamic_sampling.on_exhausted")
+    if not get("techniques.dynamic_sampling"):
+        return ""
+    if carried not in (None, "none"):
+        return f"algorithm.dynamic_sampling.carry_over={carried}"
+    return "algorithm.dynamic_sampling.on_exhausted=replay" if exhausted == "replay" else ""
+
+
 REGISTER: dict[str, Technique] = {
     technique.switch: technique
     for technique in (
@@ -195,6 +208,7 @@ REGISTER: dict[str, Technique] = {
                     if get("num_prompts") == get("minibatch_prompts")
                     and get("epochs") == 1
                     and get("old_logprobs") == "recompute"
+                    and not may_be_stale(get)
                     else None
                 ),
             ),

@@ -177,6 +177,11 @@ def policy_losses(
     new: Tensor, old: Tensor, a: Tensor, entropy: Tensor, there: Tensor, mask: Tensor, s: Settings
 ) -> Tensor:
     """[B, T] of a mini-batch. there: the tokens of a response; mask: those of them that carry loss."""
+    kept = torch.ones_like(mask)
+    if s.top_frac < 1:  # forking tokens, arXiv 2506.01939, section 5
+        least = entropy[mask].topk(max(1, round(s.top_frac * int(mask.sum())))).values[-1]
+        kept = entropy >= least - 3e-6  # tokens after the same tokens are ties
+    new = weighted_gradient(new, kept)
     log_ratio = new - old
     ratio, lengths = log_ratio.exp(), there.sum(1, keepdim=True)
     covariance = (new - new[mask].mean()).detach() * (a - a[mask].mean())  # arXiv 2505.22617, section 3
@@ -207,10 +212,12 @@ def policy_losses(
             loss = -ratio * a + torch.where(moved, s.cov["coefficient"] * log_ratio.abs(), 0.0)
         case _:
             raise ValueError(s.loss)
-    if s.top_frac < 1:  # forking tokens, arXiv 2506.01939, section 5
-        least = entropy[mask].topk(max(1, round(s.top_frac * int(mask.sum())))).values[-1]
-        loss = torch.where(entropy >= least - 3e-6, loss, 0.0)  # tokens after the same tokens are ties
-    return loss
+    return loss - torch.where(kept, 0.0, loss).detach()
+
+
+def weighted_gradient(values: Tensor, weights: Tensor) -> Tensor:
+    """The same values, whose gradients are multiplied by weights."""
+    return values.detach() + weights * (values - values.detach())
 
 
 def token_weights(mask: Tensor, groups: Tensor, s: Settings) -> Tensor:
@@ -304,7 +311,10 @@ class Reference:
         k = Known(**{f.name: getattr(known, f.name)[chosen][:, :width] for f in fields(known)})
         new, entropy = self.logprobs(weights, part)
         weight = token_weights(k.mask, part.groups, s)
-        loss = policy_losses(new, k.old, k.advantages, entropy.detach(), k.there, k.mask, s) * k.correction
+        # verl's form for ratios of completions: a token's weight is that of its own gradient.
+        corrected = weighted_gradient(new, k.correction)
+        loss = policy_losses(corrected, k.old, k.advantages, entropy.detach(), k.there, k.mask, s)
+        loss = loss + (loss * (k.correction - 1)).detach()
         if s.kl_where == "loss":
             loss = loss + s.beta * kl_estimate(new, k.ref, s.kl)
         loss = loss - s.bonus * entropy

@@ -121,13 +121,13 @@ class KL(Section):
 
 class Critic(Section):
     lr: Annotated[float, Field(gt=0, le=1)]
-    """Peak learning rate; warm-up and schedule are the policy's."""
+    """Peak learning rate; warm-up and schedule are as the policy's, from the first step on."""
     loss_weight: PositiveFloat
     """Coefficient of the value loss."""
     clip: PositiveFloat | None
     """Largest change of a value in a step, in units of the reward; null: no clipping."""
     warmup_steps: Count
-    """First rollout steps, in which only the critic is trained."""
+    """First rollout steps, in which only the critic is trained; the policy's learning rate warms up after them."""
 
 
 class Algorithm(Section):

@@ -9,6 +9,8 @@ and act on few tokens where it is large. Means are over the tokens of the mini-b
 `PolicyLoss` (tokens.py) of a whole mini-batch.
 """
 
+from dataclasses import replace
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -80,13 +82,19 @@ def kl_cov_loss(
 
 
 def top_entropy(loss: PolicyLoss, *, frac: float) -> PolicyLoss:
-    """Forking tokens (arXiv 2506.01939, section 5): `loss`, 0 but at the tokens of the highest entropy."""
+    """Forking tokens (arXiv 2506.01939, section 5): `loss`, 0 but at the tokens of the highest entropy.
+
+    No other token has a gradient, also where a loss of whole completions is the same number at all tokens.
+    """
 
     def restricted(tokens: Tokens, bounds: Bounds) -> tuple[Float[Tensor, "n"], Statistics]:
-        losses, statistics = loss(tokens, bounds)
         assert tokens.entropy is not None
         assert tokens.mask is not None
-        return torch.where(top_entropy_mask(tokens.entropy, tokens.mask, frac=frac), losses, 0.0), statistics
+        kept = top_entropy_mask(tokens.entropy, tokens.mask, frac=frac)
+        logprobs = torch.where(kept, tokens.logprobs, tokens.logprobs.detach())
+        losses, statistics = loss(replace(tokens, logprobs=logprobs), bounds)
+        # The value of a token that is left out is 0, which changes no gradient.
+        return losses - torch.where(kept, 0.0, losses).detach(), statistics
 
     return restricted
 

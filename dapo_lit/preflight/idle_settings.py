@@ -9,15 +9,18 @@ from operator import attrgetter
 from typing import Any
 
 from dapo_lit.config import Algorithm, Config
+from dapo_lit.config.shipped import choice
 from dapo_lit.preflight.table import Finding
-from dapo_lit.switches.algorithm import Objective, objective
-from dapo_lit.techniques import REGISTER
+from dapo_lit.switches.algorithm import BUILT_IN_LOSSES, Objective, objective
+from dapo_lit.techniques import REGISTER, Lookup, may_be_stale
 
 
 def idle_settings(config: Config, bound: Objective) -> list[str]:
     """One line for each, with the idle key and the one that makes it so; `bound`: the objective of the config."""
     algorithm = config.algorithm
-    lines = [f"algorithm.{text}; no effect" for text in [*_techniques(algorithm, bound.takes), *_punished(algorithm)]]
+    idle = [*_techniques(config, bound.takes), *_punished(algorithm), *_unread(algorithm, bound.takes)]
+    lines = [f"algorithm.{text}; no effect" for text in idle]
+    lines += _at_cross_purposes(config)
     if algorithm.techniques.clip_higher and "clip_high" in bound.takes and algorithm.clip.high < algorithm.clip.low:
         lines.append(
             f"algorithm.clip.high={algorithm.clip.high:g} is below clip.low={algorithm.clip.low:g}: the upper bound "
@@ -85,12 +88,69 @@ def _punished(algorithm: Algorithm) -> list[str]:
     return []
 
 
-def _techniques(algorithm: Algorithm, takes: Collection[str]) -> list[str]:
+def _unread(algorithm: Algorithm, takes: Collection[str]) -> Iterator[str]:
+    """Keys that nothing reads under the others, where they differ from the algorithm's own file."""
+    estimator, loss, of_group = algorithm.advantage.estimator, f"loss={algorithm.loss}", ("scale_by_std", "epsilon")
+    idle = {
+        "clip.low": f"{loss} has no lower bound" if "clip_low" not in takes else "",
+        "clip.high": "" if algorithm.techniques.clip_higher else "techniques.clip_higher is off",
+        "clip.dual": f"{loss} has no dual clip" if "clip_dual" not in takes else "",
+        **{f"advantage.{key}": "" if estimator == "group" else f"advantage.estimator={estimator}" for key in of_group},
+        "advantage.gamma": "" if estimator in ("returns", "gae") else f"advantage.estimator={estimator}",
+        "advantage.lam": "" if estimator == "gae" else f"advantage.estimator={estimator}",
+        "correction.band": "correction.kind=none" if algorithm.correction.kind == "none" else "",
+        "kl.estimator": "" if algorithm.kl.beta else "kl.beta=0",
+        "kl.where": "" if algorithm.kl.beta else "kl.beta=0",
+    }
+    own = choice("algorithm", algorithm.family) or choice("algorithm", "dapo")
+    for key, reason in idle.items():
+        section, name = key.split(".")
+        if reason and (value := attrgetter(key)(algorithm)) != own[section][name]:
+            yield f"{key}={value}: {reason}"
+    band = algorithm.correction.band
+    if algorithm.correction.kind == "tis" and band is not None and band[0] > 0:
+        yield f"correction.band[0]={band[0]:g}: correction.kind=tis has an upper end only"
+
+
+def _at_cross_purposes(config: Config) -> Iterator[str]:
+    """Settings that act together otherwise than their names say."""
+    algorithm = config.algorithm
+    updates = algorithm.epochs * -(-algorithm.num_prompts // algorithm.minibatch_prompts)
+    if algorithm.kl.beta and algorithm.kl.where == "loss" and algorithm.kl.estimator == "k1":
+        yield (
+            "algorithm.kl.estimator=k1 with kl.where=loss: its gradient has mean 0 over the policy's samples, so "
+            "nothing holds the policy to the reference; use k2 or k3"
+        )
+    if algorithm.loss == "reinforce":
+        if algorithm.correction.kind == "none" and (stale := may_be_stale(_lookup(config))):
+            yield (
+                f"algorithm.loss=reinforce has no ratio, so samples of older weights ({stale}) count as if they were "
+                "new; set algorithm.correction.kind=tis"
+            )
+        if updates > 1:
+            yield (
+                f"algorithm.loss=reinforce has no ratio, and the later ones of {updates} updates a step train on "
+                "samples of the policy before them; set algorithm.minibatch_prompts to num_prompts, and epochs=1"
+            )
+    built_in = BUILT_IN_LOSSES.get(algorithm.loss)
+    if built_in and built_in.of_completions and algorithm.techniques.token_level_loss:
+        yield (
+            f"algorithm.loss={algorithm.loss} is one of whole completions, and techniques.token_level_loss weighs them "
+            "by length, where its source weighs them alike"
+        )
+
+
+def _lookup(config: Config) -> Lookup:
+    return lambda key: attrgetter(key)(config if key.startswith("rollout.") else config.algorithm)
+
+
+def _techniques(config: Config, takes: Collection[str]) -> list[str]:
     """Switches that are on for nothing, and settings that belong to a switch in its other position."""
+    algorithm, get = config.algorithm, _lookup(config)
     lines = []
     for switch, technique in REGISTER.items():
         on, argument = getattr(algorithm.techniques, switch), technique.loss_argument
-        reasons = [reason for idle in technique.idle if (reason := idle(lambda key: attrgetter(key)(algorithm)))]
+        reasons = [reason for idle in technique.idle if (reason := idle(get))]
         if argument and argument[0] not in takes:
             reasons = [f"loss={algorithm.loss} has no {argument[1]}"]
         lines += [f"techniques.{switch}=true: {reason}" for reason in reasons if on]

@@ -179,7 +179,8 @@ class Collector:
                 # Newest first: the older a sample is, the further the policy has moved from what drew it.
                 return (accepted + self.earlier[::-1])[: rules.num_prompts]
             case "top_up":
-                # Their advantages are 0: they keep the batch at its size, and the mean over tokens falls.
+                # They keep the batch at its size. Their advantages are 0, and the mean over tokens falls; but a length
+                # penalty sets rewards apart in groups that are all wrong too.
                 unmixed = [g for g in generated if g.comparable and not g.passes(rules)]
                 return accepted + unmixed[: rules.num_prompts - len(accepted)] if accepted else []
 

@@ -125,10 +125,14 @@ class OptimizerSteps:
         if own:
             self.lr = groups[0]["lr"]
             return
-        self.lr = learning_rate(self.step, self.config.algorithm.optimizer, self.config.budget.steps)
-        for group in groups:
+        algorithm, total = self.config.algorithm, self.config.budget.steps
+        # The policy's warm-up and schedule begin with its own first update, behind the steps of the critic alone.
+        waits = min(algorithm.critic.warmup_steps if algorithm.critic else 0, self.step - 1)
+        self.lr = learning_rate(self.step - waits, algorithm.optimizer, total - waits)
+        of_critic = learning_rate(self.step, algorithm.optimizer, total)
+        for group, is_critic in zip(groups, critics, strict=True):
             # Set at every step instead of kept by a scheduler: a resumed run needs no state for it.
-            group["lr"] = self.lr * group["lr_factor"]
+            group["lr"] = (of_critic if is_critic else self.lr) * group["lr_factor"]
 
     def take(self, loss: Tensor) -> bool:
         """One optimiser step, unless the loss or a gradient norm is not finite; returns whether it was taken.

@@ -189,9 +189,11 @@ class StepUpdates:
                 ),
                 self.objective.bounds,
             )
-            if own.corrections is not None:
-                losses = losses * own.corrections
             (slopes,) = torch.autograd.grad((losses * own.weights).sum(), variable)
+        if own.corrections is not None:
+            # A token's weight is that of its own gradient: a loss of whole completions is the same number at all
+            # tokens, and weighting that would scale the completion and mask no token.
+            losses, slopes = losses.detach() * own.corrections, slopes * own.corrections
         # At the places of the batch, so that a micro-batch picks its own as it picks every other field.
         whole_losses, whole_slopes = torch.zeros_like(logprobs), torch.zeros_like(logprobs)
         whole_losses[places], whole_slopes[places] = losses.detach().to(slopes.dtype), slopes

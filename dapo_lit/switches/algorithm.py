@@ -107,14 +107,16 @@ class _BuiltIn:
     options: tuple[str, ...] = ()
     whole_minibatch: bool = False
     """The loss of a token depends on other tokens of its mini-batch."""
+    of_completions: bool = False
+    """The same number at all tokens of a completion."""
 
 
 BUILT_IN_LOSSES = {
     "clip": _BuiltIn(clipped_policy_loss, ("clip_low", "clip_high", "clip_dual")),
     "reinforce": _BuiltIn(reinforce_loss, ()),
     "cispo": _BuiltIn(cispo_loss),
-    "gspo": _BuiltIn(gspo_loss, whole_minibatch=True),
-    "gmpo": _BuiltIn(gmpo_loss, whole_minibatch=True),
+    "gspo": _BuiltIn(gspo_loss, whole_minibatch=True, of_completions=True),
+    "gmpo": _BuiltIn(gmpo_loss, whole_minibatch=True, of_completions=True),
     "clip_cov": _BuiltIn(clip_cov_loss, options=("frac", "cov_low", "cov_high"), whole_minibatch=True),
     "kl_cov": _BuiltIn(kl_cov_loss, (), ("frac", "coefficient"), whole_minibatch=True),
 }

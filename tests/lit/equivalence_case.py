@@ -81,7 +81,7 @@ ALGORITHMS: dict[str, tuple[tuple[str, ...], Settings]] = {
         ("algorithm.techniques.clip_higher=false", "algorithm.entropy.bonus=0.2"), replace(SOFT, high=0.2, bonus=0.2),
     ),
     "forking tokens": (("algorithm.entropy.top_frac=0.3",), replace(SOFT, top_frac=0.3)),
-    "dr_grpo": (("algorithm=dr_grpo",), replace(OFF, scale_by_std=False, denominator="constant")),
+    "dr_grpo": (("algorithm=dr_grpo",), replace(OFF, scale_by_std=False, denominator="constant", hard=True)),
     "rloo": (
         ("algorithm=rloo", "algorithm.kl.beta=0.5"),
         replace(OFF, loss="reinforce", advantage="leave_one_out", denominator="constant", beta=0.5, kl="k1",
@@ -95,20 +95,31 @@ ALGORITHMS: dict[str, tuple[tuple[str, ...], Settings]] = {
     "gspo": (
         ("algorithm=gspo", "algorithm.clip={low: 0.1, high: 0.15}"), replace(OFF, loss="gspo", low=0.1, high=0.15),
     ),
+    "gspo, some tokens": (
+        (
+            "algorithm=gspo", "algorithm.clip={low: 0.1, high: 0.15}", "algorithm.entropy.top_frac=0.5",
+            "algorithm.correction={kind: icepop, band: [0.7, 1.5]}",
+        ),
+        replace(OFF, loss="gspo", low=0.1, high=0.15, top_frac=0.5, correction="icepop", band=(0.7, 1.5)),
+    ),
     "gmpo": (
-        ("algorithm=gmpo", "algorithm.clip={low: 0.1, high: 0.1}"), replace(OFF, loss="gmpo", low=0.1, high=0.1),
+        ("algorithm=gmpo", "algorithm.clip={low: 0.1, high: 0.1}"),
+        replace(OFF, loss="gmpo", low=0.1, high=0.1, hard=True),
     ),
     "cispo": (
         ("algorithm=cispo", "algorithm.clip={low: 0.1, high: 0.2}"),
         replace(OFF, loss="cispo", low=0.1, denominator="minibatch"),
     ),
     "clip-cov": (
-        ("algorithm=clip_cov", "algorithm.loss_options={frac: 1.0, cov_low: 0.1, cov_high: 0.8}"),
-        replace(SOFT, loss="clip_cov", high=0.2, cov={"low": 0.1, "high": 0.8}),
+        (
+            "algorithm=clip_cov", "algorithm.clip={low: 0.2, high: 0.2}",
+            "algorithm.loss_options={frac: 1.0, cov_low: 0.1, cov_high: 0.8}",
+        ),
+        replace(OFF, loss="clip_cov", denominator="minibatch", cov={"low": 0.1, "high": 0.8}),
     ),
     "kl-cov": (
         ("algorithm=kl_cov", "algorithm.loss_options={frac: 0.2, coefficient: 1.5}"),
-        replace(SOFT, loss="kl_cov", high=0.2, cov={"frac": 0.2, "coefficient": 1.5}),
+        replace(OFF, loss="kl_cov", denominator="minibatch", cov={"frac": 0.2, "coefficient": 1.5}),
     ),
     "critic": (
         (*CRITIC, "algorithm.advantage.gamma=0.9", "algorithm.advantage.lam=0.8"),

@@ -26,10 +26,10 @@ from reference import AdamW, Reference, Samples, clip_scale
 WHOLE = bool(os.environ.get("DAPO_LIT_MATRIX"))
 DIAGONAL = [
     "single:prefixes:all five", "16-bit copies:plain:dapo", "fsdp 2:correction:critic", "fsdp 2:lora:grpo",
-    "checkpointing:plain:gspo", "fsdp 2:ahead:dapo", "single:ahead:icepop", "single:plain:reinforce++",
+    "checkpointing:plain:gspo, some tokens", "fsdp 2:ahead:dapo", "single:ahead:icepop", "single:plain:reinforce++",
     "single:plain:adamw", "single:turns and prefixes:all five", "fsdp 2:turns:critic", "single:turns:gspo",
 ]  # fmt: skip
-CORRECTED = {"rollout", "icepop", "sequence mask"}
+CORRECTED = {"rollout", "icepop", "sequence mask", "gspo, some tokens"}
 """Algorithms with a correction of their own, or none that is possible."""
 MATRIX = [
     f"{way}:{variant}:{algorithm}"

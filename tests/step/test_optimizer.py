@@ -23,10 +23,27 @@ def test_the_learning_rate_rises_over_the_warm_up_then_falls_to_zero():
     assert learning_rate(1, schedule(warmup_steps=0, schedule="constant"), total_steps=8) == 1.0
 
 
+def test_the_policy_warms_up_behind_the_steps_of_the_critic_alone():
+    rates = []
+    for step in range(1, 8):
+        config = SimpleNamespace(
+            algorithm=SimpleNamespace(optimizer=schedule(warmup_steps=2), critic=SimpleNamespace(warmup_steps=3)),
+            budget=SimpleNamespace(steps=7),
+        )
+        of_policy, of_critic = (torch.zeros(1, requires_grad=True) for _ in range(2))
+        groups = [{"params": [of_policy], "lr_factor": 1.0}, {"params": [of_critic], "lr_factor": 2.0}]
+        optimizer = torch.optim.SGD(groups, lr=1.0)
+        OptimizerSteps(config, optimizer, SimpleNamespace(critic=None, ranks=Ranks()), Counters(), step, step <= 3)  # type: ignore[arg-type]
+        rates.append([group["lr"] for group in optimizer.param_groups])
+    # Policy: a warm-up of two steps from the fourth on, then linear to 0 behind the seventh. Critic: from the first.
+    assert [policy for policy, _ in rates[3:]] == pytest.approx([0.5, 1.0, 1.0, 0.5])
+    assert [critic for _, critic in rates] == pytest.approx([1.0, 2.0, 2.0, 1.6, 1.2, 0.8, 0.4])
+
+
 def plain_steps(weight: torch.Tensor, **settings: object) -> OptimizerSteps:
     """Gradient descent at a rate of 0.5."""
     config = SimpleNamespace(
-        algorithm=SimpleNamespace(optimizer=schedule(warmup_steps=0, schedule="constant", **settings)),
+        algorithm=SimpleNamespace(optimizer=schedule(warmup_steps=0, schedule="constant", **settings), critic=None),
         budget=SimpleNamespace(steps=1),
         policy=SimpleNamespace(path="somewhere"),
         trainer=SimpleNamespace(),
