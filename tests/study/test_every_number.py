@@ -153,7 +153,7 @@ def expected(rows: Rows, written: Mapping[str, Any]) -> dict[str, Any]:
         for a in axes
     ]
     means = [
-        {"runs": str(len(SEEDS)), "mean": text(METRIC, values.mean(), signed=False)}
+        {"runs": str(len(SEEDS)), "n": str(len(SEEDS)), "mean": text(METRIC, values.mean(), signed=False)}
         | dict(zip(("low", "high"), (text(METRIC, end, signed=False) for end in interval(values)), strict=True))
         for values in own.values()
     ]

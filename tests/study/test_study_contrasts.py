@@ -13,12 +13,14 @@ from dapo_lit.runs.files.metrics_file import metrics_line
 from dapo_lit.study.compare.contrasts import Contrast, compare, contrasts, pair
 from dapo_lit.study.designs import Arm, cube
 from dapo_lit.study.read import guard, outcomes
-from dapo_lit.study.read.curves import band
+from dapo_lit.study.read.curves import band, curves_of_bases
 from dapo_lit.study.read.health import findings
 from dapo_lit.study.read.registration import Family, Plan, Registered, doubts, read_plan
 from dapo_lit.study.read.registration import register as register_plan
 from dapo_lit.study.read.run import Run
 from dapo_lit.study.read.runs import StudyError, load, read_run
+from dapo_lit.study.report.report import Table, arms_section
+from dapo_lit.study.report.results import analyse
 from dapo_lit.techniques import DAPO, LADDER
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -113,6 +115,25 @@ def test_a_base_policy_is_told_by_its_weights_or_by_the_file_beside_packed_cells
     assert base(base_weights="e1e55078930db1f2") == "4 (e1e55078)"
     packed = outcomes.bases(load(EXPERIMENTS / "table1_joint" / "runs"))
     assert [packed[seed] for seed in (0, 3, 6, 11)] == ["4 (machine 1)"] * 2 + ["4 (machine 2)", "6 (machine 2)"]
+
+
+def test_an_arms_interval_is_over_its_base_policies() -> None:
+    runs = load(EXPERIMENTS / "table1_joint" / "runs")
+    results = analyse(runs)
+    table = next(part for part in arms_section(results) if isinstance(part, Table) and part.name == "outcomes")
+    row = next(row for row in table.rows if row[0] == "naive_grpo")
+    scores, base_of = results.scores["naive_grpo"], outcomes.bases(runs)
+    means = pd.Series(scores).groupby(pd.Series(base_of)).mean()
+    half = 2.5706 * means.std() / 6**0.5  # t of five degrees of freedom
+    assert row[1:] == ["12", "6", *(f"{100 * x:.1f}" for x in (means.mean(), means.mean() - half, means.mean() + half))]
+    assert "over base policies" in table.caption
+
+
+def test_the_band_of_a_curve_is_over_base_policies() -> None:
+    steps = [pd.Series(values, index=[1, 2]) for values in ([1.0, 2.0], [3.0, 4.0], [8.0, 6.0])]
+    found = band(curves_of_bases(steps, ["a", "a", "b"]))
+    assert found[["mean", "n"]].to_numpy().tolist() == [[5.0, 2], [4.5, 2]]  # (2 + 8) / 2, (3 + 6) / 2
+    assert curves_of_bases(steps, ["a"] * 3) == steps
 
 
 def test_the_ladder_of_table_1_is_analysed_with_its_six_base_policies() -> None:

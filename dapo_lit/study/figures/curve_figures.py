@@ -17,8 +17,8 @@ from dapo_lit.study.figures.style import (
     short,
     title,
 )
-from dapo_lit.study.read.curves import AXES, band, curve
-from dapo_lit.study.read.outcomes import in_words, unit
+from dapo_lit.study.read.curves import AXES, band, curve, curves_of_bases
+from dapo_lit.study.read.outcomes import bases, in_words, unit
 from dapo_lit.study.read.runs import Runs, StudyError
 
 MOST_BANDS = 4
@@ -26,7 +26,7 @@ MOST_BANDS = 4
 
 
 def plot_metric(runs: Runs, key: str, x: str = "step") -> Figure:
-    """A metric of every arm: a thin line per seed, the mean of the seeds and, up to four arms, its 95 % t-band.
+    """A metric of every arm: a thin line per seed, the mean and, up to four arms, its 95 % t-band over base policies.
 
     x: one of the five axes; where it is not `step`, the k-th points of all seeds are averaged.
     """
@@ -39,22 +39,26 @@ def plot_metric(runs: Runs, key: str, x: str = "step") -> Figure:
     _draw_metric(grid[0, 0], runs, key, x, arms, look)
     legend(figure, {short(arm): look[arm] for arm in arms})
     several = any(len(runs.of(arm)) > 1 for arm in arms)
-    band_text = "; band: 95 % t-interval" if several and len(arms) <= MOST_BANDS else ""
+    of_bases = " over base policies" if x == "step" and len(set(bases(runs).values())) > 1 else ""
+    band_text = f"; band: 95 % t-interval{of_bases}" if several and len(arms) <= MOST_BANDS else ""
     heading = f"{in_words(key)} ({seeds_text(runs, arms)}{band_text})"
     title(grid[0, 0], heading, "share" if is_share(key) else unit(key), AXES[x])
     return figure
 
 
 def _draw_metric(axes: Axes, runs: Runs, key: str, x: str, arms: Sequence[str], look: Mapping[str, Look]) -> None:
-    heights, few = [np.empty(0)], len(arms) <= MOST_BANDS
+    heights, few, base_of = [np.empty(0)], len(arms) <= MOST_BANDS, bases(runs)
     for arm in arms:
-        seeds = [series for run in runs.of(arm) if len(series := curve(run, key, x))]
-        if not seeds:
+        drawn = [(run, series) for run in runs.of(arm) if len(series := curve(run, key, x))]
+        if not drawn:
             continue
+        seeds = [series for _, series in drawn]
         points = [np.column_stack([series.index, series]).astype(float) for series in seeds]
         if few and len(seeds) > 1:
             axes.add_collection(LineCollection(points, colors=look[arm].colour, alpha=0.35, linewidths=0.6))
-        table = band(seeds)
+        # Over steps the unit of the band is the base policy; on another axis the points of its seeds do not meet.
+        units = curves_of_bases(seeds, [base_of[run.seed] for run, _ in drawn]) if x == "step" else seeds
+        table = band(units)
         heights += [*(seed[:, 1] for seed in points if few), table["mean"].to_numpy()]
         if table.empty:  # the seeds have no range in common over which to average them
             continue

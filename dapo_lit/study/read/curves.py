@@ -99,6 +99,15 @@ def first_reach(curve: Measured, level: float) -> float | None:
     return float(curve.places[i - 1] + share * (curve.places[i] - curve.places[i - 1]))
 
 
+def curves_of_bases(seeds: Sequence[pd.Series], bases: Sequence[str]) -> list[pd.Series]:
+    """The mean curve over steps of each base policy's seeds; seeds of one base only stay as they are."""
+    names = list(dict.fromkeys(bases))
+    if len(names) < 2:
+        return list(seeds)
+    of = [[series for series, base in zip(seeds, bases, strict=True) if base == name] for name in names]
+    return [pd.concat(own, axis=1, sort=True).mean(axis=1) if len(own) > 1 else own[0] for own in of]
+
+
 def band(seeds: Sequence[pd.Series]) -> pd.DataFrame:
     """Mean of several curves with its pointwise 95 % t-interval: columns x, mean, low, high, n.
 

@@ -13,13 +13,13 @@ from dapo_lit.command_text import command
 from dapo_lit.runs.files.layout import kept_states, playable_page
 from dapo_lit.study.compare.calibration import CALIBRATE, Difference, calibrate
 from dapo_lit.study.compare.effects import registered_effects
-from dapo_lit.study.compare.statistics import pairs_needed, t_interval
+from dapo_lit.study.compare.statistics import pairs_needed, per_base, t_interval
 from dapo_lit.study.figures.curve_figures import seeds_text
 from dapo_lit.study.figures.effect_figures import effects_figure, interactions_figure
 from dapo_lit.study.figures.style import Drawing
 from dapo_lit.study.read.calibrations import FILE, read_calibration
 from dapo_lit.study.read.health import findings, learned
-from dapo_lit.study.read.outcomes import amount, outcome, primary_metric, unit, with_interval
+from dapo_lit.study.read.outcomes import amount, bases, outcome, primary_metric, unit, with_interval
 from dapo_lit.study.read.registration import Plan, doubts, last_plan, read_plan
 from dapo_lit.study.read.runs import Runs, StudyError, load, study_folder
 from dapo_lit.study.report.document import Document, Part, Table, bullets, in_terminal, is_empty, switch_buttons
@@ -111,14 +111,15 @@ def arms_section(results: Results) -> list[Part]:
 
 
 def _by_arm(results: Results) -> Table:
-    key, rows = results.metric, []
+    key, base_of, rows = results.metric, bases(results.runs), []
     for arm in results.runs.usable.arms:
         if seeds := results.scores.get(arm):
-            mean = t_interval(list(seeds.values()))
+            mean = t_interval(per_base([*seeds.values()], [base_of[seed] for seed in seeds]))
             ends = [amount(key, end) for end in (mean.mean, mean.low, mean.high)]
-            rows.append([arm, str(mean.n), *ends])
-    caption = f"{key}: mean over runs of the last checkpoints, with its 95 % t-interval over seeds."
-    return Table("outcomes", caption, ["arm", "runs", "mean", "low", "high"], rows)
+            rows.append([arm, str(len(seeds)), str(mean.n), *ends])
+    unit = "base policies" if len(set(base_of.values())) > 1 else "seeds"
+    caption = f"{key}: mean over runs of the last checkpoints, with its 95 % t-interval over {unit}, n of them."
+    return Table("outcomes", caption, ["arm", "runs", "n", "mean", "low", "high"], rows)
 
 
 def _by_base(results: Results) -> list[Part]:
