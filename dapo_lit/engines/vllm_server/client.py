@@ -5,14 +5,17 @@ waits here.
 """
 
 import asyncio
+import errno
 import json
 import os
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError
 
 from dapo_lit.engines.protocol import EngineError
 
@@ -42,6 +45,20 @@ class NoSuchRouteError(ServerError):
     """A server has no such route (404)."""
 
 
+@contextmanager
+def failures_named(address: str) -> Iterator[None]:
+    """Turns what goes wrong with a server into a ServerError, and what goes wrong here into an EngineError."""
+    try:
+        yield
+    except (json.JSONDecodeError, HttpProcessingError) as error:
+        raise ServerError(f"{address} sends what vLLM does not ({type(error).__name__}: {error})") from error
+    except (aiohttp.ClientError, OSError) as error:
+        # The servers are well, and others would be asked in vain.
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            raise EngineError(f"{error.strerror} in this process, for a connection to {address} (ulimit -n)") from error
+        raise UnreachableError(f"{address} does not answer ({type(error).__name__}: {error})") from error
+
+
 class ServerClient:
     """Requests to `urls`, with or without waiting for the answer."""
 
@@ -67,40 +84,51 @@ class ServerClient:
         # asyncio's objects are not thread-safe: this is the one way in from another thread.
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
+    def at_once(self, work: Iterable[Coroutine[Any, Any, T]]) -> list[T | BaseException]:
+        """The result or the error of each."""
+
+        async def all_of_them() -> list[T | BaseException]:
+            return await asyncio.gather(*work, return_exceptions=True)
+
+        return self.run(all_of_them())
+
     def get(self, url: str, path: str) -> Any:
         """The JSON (None for an empty body) of one server. Raises ServerError."""
         return self.run(self.ask("GET", url, path))
 
     def post(self, path: str, bodies: Mapping[str, dict[str, Any] | None]) -> list[Any]:
         """A POST to servers at once, by address; the answer or the ServerError of each."""
+        return self.at_once(self.ask("POST", url, path, body, ANSWER_S) for url, body in bodies.items())
 
-        async def all_of_them() -> list[Any]:
-            asked = (self.ask("POST", url, path, body) for url, body in bodies.items())
-            return await asyncio.gather(*asked, return_exceptions=True)
-
-        return self.run(all_of_them())
-
-    async def ask(self, method: str, url: str, path: str, body: dict[str, Any] | None = None) -> Any:
+    async def ask(
+        self, method: str, url: str, path: str, body: dict[str, Any] | None = None, answer_s: float | None = None
+    ) -> Any:
         """In the client's thread: the JSON of one server. Raises ServerError."""
-        try:
-            timeout = aiohttp.ClientTimeout(total=ANSWER_S if method == "POST" else CONNECT_S, sock_connect=CONNECT_S)
+        text = await self.text(method, url, path, body, answer_s)
+        with failures_named(url + path):
+            return json.loads(text) if text.strip() else None
+
+    async def text(
+        self, method: str, url: str, path: str, body: dict[str, Any] | None = None, answer_s: float | None = None
+    ) -> str:
+        """In the client's thread: what one server answers. Raises ServerError."""
+        timeout = aiohttp.ClientTimeout(total=answer_s or CONNECT_S, sock_connect=CONNECT_S)
+        with failures_named(url + path):
             async with self._session.request(method, url + path, json=body, timeout=timeout) as answer:
-                text = await answer.text()
+                text = await answer.text(errors="replace")
                 if answer.status != 200:
                     kind = NoSuchRouteError if answer.status == 404 else ServerError
                     raise kind(f"{url}{path} answers {answer.status}: {text[:500]}")
-                return json.loads(text) if text.strip() else None
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise UnreachableError(f"{url}{path} does not answer ({type(error).__name__}: {error})") from error
+                return text
 
     async def events(self, url: str, path: str, body: dict[str, Any], take: Callable[[Any], None]) -> None:
         """POSTs and calls `take` with the JSON of each server-sent event, until the stream ends."""
         # A response may wait, and take hours; stream.py watches the server.
         forever = aiohttp.ClientTimeout(total=None)
-        try:
+        with failures_named(url + path):
             async with self._session.post(url + path, json=body, timeout=forever) as answer:
                 if answer.status != 200:
-                    message = f"{url}{path} answers {answer.status}: {(await answer.text())[:500]}"
+                    message = f"{url}{path} answers {answer.status}: {(await answer.text(errors='replace'))[:500]}"
                     raise ValueError(message) if answer.status in REFUSED else ServerError(message)
                 async for line in answer.content:
                     if not line.startswith(b"data: "):
@@ -112,8 +140,6 @@ class ServerClient:
                         raise ServerError(f"{url}{path}: {str(event['error'])[:500]}")
                     take(event)
             raise ServerError(f"{url}{path}: the stream ended early")
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ServerError(f"{url}{path} does not answer ({type(error).__name__}: {error})") from error
 
     def close(self) -> None:
         """Drops every connection, and with it the requests on the servers."""

@@ -97,10 +97,10 @@ class VllmServerEngine(RolloutEngine):
 
     def _check_once(self, url: str) -> None:
         """Raises ValueError for a server that is not the one wanted, ServerError for one that does not answer."""
-        # First: the routes below exist in this version only.
-        version = self._client.get(url, "/version")["version"]
-        if not version.startswith(SERVER_VERSION):
-            raise self._wrong(url, f"{url} is vLLM {version}; its server is used as of {SERVER_VERSION}x")
+        # First: the routes below exist in this version only. Other services have this one, too.
+        version = self._client.get(url, "/version")
+        if not (isinstance(version, dict) and str(version.get("version")).startswith(SERVER_VERSION)):
+            raise self._wrong(url, f"{url}/version is {version}; vLLM's server is used as of {SERVER_VERSION}x")
         # By folder, whose name is a digest of the config: the same sizes may be another model.
         [served], longest = self._client.get(url, "/v1/models")["data"][:1], self.settings.max_model_tokens
         if served["root"] != str(self._folder) or served["max_model_len"] < longest:
@@ -125,7 +125,7 @@ class VllmServerEngine(RolloutEngine):
                 raise self._wrong(url, f"{url} has {name}={have[name]}, not {value}")
         runner = {True: "V2", False: "V1"}.get(info["vllm_env"].get("VLLM_USE_V2_MODEL_RUNNER"))  # None: vLLM chose
         scheduling = found["scheduler_config"]["async_scheduling"]
-        self.facts[url] = {"vllm": version, "runner": runner, "async_scheduling": scheduling}
+        self.facts[url] = {"vllm": version["version"], "runner": runner, "async_scheduling": scheduling}
 
     def _wrong(self, url: str, fault: str) -> ValueError:
         return ValueError(

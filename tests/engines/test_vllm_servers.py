@@ -1,0 +1,103 @@
+"""What an engine does with servers that are full, busy with others, slow, wrong or restarted; no vLLM is needed."""
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from local_server import Handler, serving
+from plain_vllm_server import PlainServer, plain_servers
+from safetensors import SafetensorError
+from thread_ranks import ThreadRanks, on_ranks
+from tiny_config import CONFIG
+from transformers import AutoModelForCausalLM
+
+from dapo_lit.engines.protocol import EngineError, SampleKey, SampleRequest, Sampling, run_to_end
+from dapo_lit.engines.vllm_engine.tensors import ServedModel
+from dapo_lit.engines.vllm_server import client
+from dapo_lit.engines.vllm_server import engine as server_engine
+from dapo_lit.engines.vllm_server.client import ServerClient, ServerError
+from dapo_lit.engines.vllm_server.command import ServerSettings, write_config
+from dapo_lit.engines.vllm_server.engine import VllmServerEngine
+from dapo_lit.errors import UserError
+from dapo_lit.ranks import Ranks
+
+
+@contextmanager
+def servers_in(folder: Path, number: int = 1, places: int = 64) -> Iterator[list[PlainServer]]:
+    with plain_servers(number, str(write_config(ServedModel(CONFIG).config, torch.bfloat16, folder)), places) as made:
+        yield made
+
+
+def at_urls(urls: list[str], folder: Path, ranks: Ranks | None = None, **changes: Any) -> VllmServerEngine:
+    settings = ServerSettings(tuple(urls), folder, **{"max_model_tokens": 4096, "max_batch_size": 8} | changes)
+    return VllmServerEngine(CONFIG, eos_ids=[1], dtype=torch.bfloat16, settings=settings, ranks=ranks or Ranks())
+
+
+def engine(servers: list[PlainServer], folder: Path, ranks: Ranks | None = None, **changes: Any) -> VllmServerEngine:
+    return at_urls([server.url for server in servers], folder, ranks, **changes)
+
+
+def tensors() -> list[tuple[str, torch.Tensor]]:
+    return list(AutoModelForCausalLM.from_config(CONFIG).state_dict().items())
+
+
+def requests(number: int, name: str = "p") -> list[SampleRequest]:
+    return [SampleRequest(SampleKey(1, f"{name}{i // 4}", 0, i % 4), (5, 6, 7)) for i in range(number)]
+
+
+def sampled(made: VllmServerEngine, number: int, max_tokens: int, name: str = "p") -> int:
+    return len(list(made.generate(requests(number, name), Sampling(max_response_tokens=max_tokens))))
+
+
+def test_too_few_open_files_are_an_error_of_this_process_and_of_no_server(tmp_path, monkeypatch, capsys):
+    with servers_in(tmp_path) as servers, closing(engine(servers, tmp_path)) as made:
+        made.sync_weights(tensors(), 0)
+
+        async def full(*_: Any, **__: Any) -> None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        monkeypatch.setattr("aiohttp.connector.aiohappyeyeballs.start_connection", full)
+        with pytest.raises(EngineError, match="Too many open files in this process") as told:
+            sampled(made, 4, 2)
+        assert not isinstance(told.value, ServerError)
+        assert "lost" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        (b"<html>hello</html>", "/version sends what vLLM does not (JSONDecodeError"),
+        (b"\xff\xfe", "/version sends what vLLM does not (JSONDecodeError"),
+        (b'{"gitVersion": "v1.33"}', "/version is {'gitVersion': 'v1.33'}"),
+        (b"", "/version is None"),
+    ],
+)
+def test_another_service_is_refused_with_its_address(body, named, tmp_path):
+    class Other(Handler):
+        def get(self, path: str) -> None:
+            self.answer(body)
+
+    with serving(Other) as url:
+        with pytest.raises(ValueError) as told:
+            at_urls([url], tmp_path)
+        assert url + named in str(told.value)
+
+
+def test_a_stream_that_is_not_vllms_is_an_error_of_its_server(tmp_path):
+    class Other(Handler):
+        def post(self, path: str) -> None:
+            self.answer(b"data: " + (b"x" * 2**20 if path == "/long" else b"{") + b"\n\n")
+
+    with serving(Other) as url, closing(ServerClient([url])) as made:
+        for path in ("/long", "/broken"):
+            with pytest.raises(ServerError, match=url + path):
+                made.run(made.events(url, path, {}, lambda event: None))
