@@ -58,6 +58,28 @@ def sampled(made: VllmServerEngine, number: int, max_tokens: int, name: str = "p
     return len(list(made.generate(requests(number, name), Sampling(max_response_tokens=max_tokens))))
 
 
+@pytest.fixture
+def files_limit():
+    """Sets the limit on this process's open files."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield lambda soft, hard=before[1]: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_rank_has_as_many_connections_as_the_servers_have_places(tmp_path):
+    with servers_in(tmp_path) as servers, closing(engine(servers, tmp_path, max_batch_size=40)) as made:
+        made.sync_weights(tensors(), 0)
+        assert sampled(made, 240, 2) == 240
+        assert 20 < servers[0].most_under_way <= 40
+
+
+def test_the_limit_on_open_files_is_raised_for_the_connections(tmp_path, files_limit):
+    with servers_in(tmp_path) as servers:
+        files_limit(64 + len(os.listdir("/proc/self/fd")))
+        engine(servers, tmp_path, max_batch_size=600).close()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 600
+
+
 def test_too_few_open_files_are_an_error_of_this_process_and_of_no_server(tmp_path, monkeypatch, capsys):
     with servers_in(tmp_path) as servers, closing(engine(servers, tmp_path)) as made:
         made.sync_weights(tensors(), 0)
@@ -70,6 +92,18 @@ def test_too_few_open_files_are_an_error_of_this_process_and_of_no_server(tmp_pa
             sampled(made, 4, 2)
         assert not isinstance(told.value, ServerError)
         assert "lost" not in capsys.readouterr().out
+
+
+def test_what_waits_for_a_place_is_withdrawn_with_the_tokens_it_brought(tmp_path):
+    with servers_in(tmp_path) as servers, closing(engine(servers, tmp_path, max_batch_size=2)) as made:
+        servers[0].token_s = 0.02
+        made.sync_weights(tensors(), 0)
+        stream, wanted = made.open(Sampling(max_response_tokens=6)), requests(8)
+        stream.submit(wanted)
+        assert stream.pending == 8
+        got = stream.withdraw([request.key for request in wanted[1:7]])
+        assert set(got) == {request.key for request in wanted[1:7]}
+        assert {sample.key for sample in run_to_end(stream)} == {wanted[0].key, wanted[7].key}
 
 
 @pytest.mark.parametrize(
@@ -101,3 +135,9 @@ def test_a_stream_that_is_not_vllms_is_an_error_of_its_server(tmp_path):
         for path in ("/long", "/broken"):
             with pytest.raises(ServerError, match=url + path):
                 made.run(made.events(url, path, {}, lambda event: None))
+
+
+def test_a_limit_on_open_files_below_what_the_places_need_is_refused_before_anything_is_asked(tmp_path, monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 2048))
+    with pytest.raises(UserError, match=r"open files .*allows 2048.*rollout\.max_batch_size"):
+        at_urls(["http://127.0.0.1:9"], tmp_path, max_batch_size=4096)

@@ -29,6 +29,7 @@ from dapo_lit.engines.vllm_server.command import ServerSettings, serve_command, 
 from dapo_lit.engines.vllm_server.servers import Servers
 from dapo_lit.engines.vllm_server.stream import VllmServerStream
 from dapo_lit.ranks import SINGLE_PROCESS, Ranks
+from dapo_lit.ranks.open_files import allow_files
 from dapo_lit.runs.files.atomic import replacing
 
 SERVER_VERSION = "0.32."
@@ -70,6 +71,7 @@ class VllmServerEngine(RolloutEngine):
         self._weights: Path | None = None
         self._closed = False
         self.facts: dict[str, Any] = {}
+        allow_files(ranks.size, self.concurrency + len(settings.urls))
         self._client = ServerClient(settings.urls)
         self._servers = Servers(self._client, ranks)
         try:
@@ -192,7 +194,13 @@ class VllmServerEngine(RolloutEngine):
         if self.version is None:
             raise RuntimeError("sync_weights must be called before generate")
         return VllmServerStream(
-            self._servers, self._eos_ids, self.settings.max_model_tokens, sampling, self.version, self._label
+            self._servers,
+            self._eos_ids,
+            self.settings.max_model_tokens,
+            sampling,
+            self.version,
+            self._label,
+            self.concurrency,
         )
 
     def close(self) -> None:

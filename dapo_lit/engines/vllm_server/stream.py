@@ -1,12 +1,14 @@
 """The requests of one step at the servers of vLLM, under one version of the weights.
 
-The requests of a server that fails start anew at another one: the weights that drew their first tokens are known only
-at the end of a response.
+As many are under way as the servers decode at once, each over a connection of its own; the others wait here. The
+requests of a server that fails start anew at another one: the weights that drew their first tokens are known only at
+the end of a response.
 """
 
 import asyncio
 import queue
 import time
+from collections import deque
 from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -47,7 +49,9 @@ class VllmServerStream(SampleStream):
         sampling: Sampling,
         version: int,
         label: str,
+        places: int,
     ) -> None:
+        """places: requests of this rank that are under way at once."""
         self._servers = servers
         self._client = servers.client
         self._eos_ids = list(eos_ids)
@@ -55,6 +59,8 @@ class VllmServerStream(SampleStream):
         self._sampling = sampling
         self._version = version
         self._label = label  # of the weights, as the servers know them
+        self._places = places
+        self._waiting: deque[SampleRequest] = deque()
         self._pending: dict[SampleKey, UnderWay] = {}
         self._ended: queue.SimpleQueue[tuple[UnderWay, Exception | None]] = queue.SimpleQueue()
         self._load = [0] * len(servers.client.urls)
@@ -65,14 +71,20 @@ class VllmServerStream(SampleStream):
 
     @property
     def pending(self) -> int:
-        return len(self._pending)
+        return len(self._pending) + len(self._waiting)
 
     def submit(self, requests: Sequence[SampleRequest]) -> None:
         """Raises ValueError for a prompt that is empty or leaves no room for the response."""
         limit = self._sampling.max_response_tokens
         for request in requests:
             request.check_length(limit, self._max_tokens)
-            self._send(request)
+            self._waiting.append(request)
+        self._fill()
+
+    def _fill(self) -> None:
+        """Sends what waits to the places that are free. Raises ServerError if every server is lost."""
+        while self._waiting and len(self._pending) < self._places:
+            self._send(self._waiting.popleft())
 
     def _send(self, request: SampleRequest) -> None:
         """Raises ServerError if every server is lost."""
@@ -154,6 +166,7 @@ class VllmServerStream(SampleStream):
             samples.append(
                 request.partial.ended(request.key, ended.ids, ended.logprobs, finished=finished, version=self._version)
             )
+        self._fill()
         return samples
 
     def _break_off_silent(self) -> None:
@@ -186,7 +199,8 @@ class VllmServerStream(SampleStream):
             under_way.work.cancel()
         # Behind the cancellations: nothing is added to the chosen from here on.
         self._client.run(asyncio.sleep(0))
-        partial = {}
+        partial = {request.key: request.partial for request in self._waiting if request.key in keys}
+        self._waiting = deque(request for request in self._waiting if request.key not in partial)
         for key, under_way in chosen.items():
             self._load[under_way.server] -= 1
             # The last token of a response that ended without being handed out is sampled again.
