@@ -106,6 +106,30 @@ def test_what_waits_for_a_place_is_withdrawn_with_the_tokens_it_brought(tmp_path
         assert {sample.key for sample in run_to_end(stream)} == {wanted[0].key, wanted[7].key}
 
 
+def test_a_server_that_is_busy_with_another_ranks_requests_is_not_lost(tmp_path, monkeypatch):
+    """Rank 1 stands behind rank 0 for longer than a server may be silent. A place of vLLM may hold no cache."""
+    monkeypatch.setattr(client, "ANSWER_S", 0.4)
+    with servers_in(tmp_path, places=2) as servers:
+        servers[0].token_s = 0.02
+
+        def work(ranks: ThreadRanks) -> int:
+            with closing(engine(servers, tmp_path, ranks, max_batch_size=60)) as made:
+                made.sync_weights(tensors(), 0)
+                time.sleep(0.2 * ranks.rank)
+                return sampled(made, 12, 16, f"r{ranks.rank}-")
+
+        assert on_ranks(2, work) == [12, 12]
+
+
+def test_a_server_that_generates_nothing_for_anybody_is_lost_though_it_answers(tmp_path, monkeypatch):
+    monkeypatch.setattr(client, "ANSWER_S", 0.3)
+    with servers_in(tmp_path, 2) as servers, closing(engine(servers, tmp_path)) as made:
+        made.sync_weights(tensors(), 0)
+        servers[0].token_s = 60.0
+        assert sampled(made, 8, 3) == 8
+        assert servers[0].asked.count("/metrics") == 2
+
+
 @pytest.mark.parametrize(
     ("body", "named"),
     [

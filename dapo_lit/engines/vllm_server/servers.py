@@ -12,6 +12,9 @@ from dapo_lit.engines.vllm_server.client import ServerClient, ServerError, Unrea
 from dapo_lit.log import log
 from dapo_lit.ranks import Ranks
 
+GENERATED = "vllm:generation_tokens_total"
+"""The counter, one line for each engine of a server, in what it answers to /metrics."""
+
 
 class Servers:
     """Indices are those of `client.urls`."""
@@ -23,6 +26,7 @@ class Servers:
         self._led = list(range(ranks.rank, count, ranks.size))
         self._own = self._led or [ranks.rank % count]
         self.lost: set[int] = set()
+        self._generated: dict[int, float] = {}
 
     @property
     def usable(self) -> list[int]:
@@ -60,6 +64,17 @@ class Servers:
         if index not in self.lost:
             self.lost.add(index)
             log.warning(f"a server is lost, and its requests go to the others ({error})")
+
+    def has_generated(self, index: int) -> bool:
+        """True if a server has generated tokens, of any request of any rank, since this was asked last."""
+        try:
+            text = self.client.run(self.client.text("GET", self.client.urls[index], "/metrics"))
+        except ServerError:
+            return False
+        lines = [line for line in text.splitlines() if line.startswith(GENERATED)]
+        before = self._generated.get(index)
+        self._generated[index] = sum(float(line.rpartition(" ")[2]) for line in lines)
+        return self._generated[index] != before
 
     def agree(self, check: Callable[[str], None], wait_s: float) -> None:
         """Every rank takes the same servers for lost: those that fail `check` now. A collective, between steps.

@@ -171,14 +171,19 @@ class VllmServerStream(SampleStream):
 
     def _break_off_silent(self) -> None:
         """Fails the requests of a server that sends nothing of any: its process is stopped, or its engine hangs."""
-        now = time.monotonic()
         for index, url in enumerate(self._client.urls):
             # Per server and not per request: a request may wait in the queue for hours while others are served.
-            if self._load[index] and now - self._heard[index] > client.ANSWER_S:
-                for under_way in [under_way for under_way in self._pending.values() if under_way.server == index]:
-                    assert under_way.work is not None
-                    under_way.work.cancel()
-                    self._ended.put((under_way, ServerError(f"{url} has sent no token for {client.ANSWER_S:g} s")))
+            if not self._load[index] or time.monotonic() - self._heard[index] <= client.ANSWER_S:
+                continue
+            here = [under_way for under_way in self._pending.values() if under_way.server == index]
+            # Those of other ranks may be before all of this rank's in the queue.
+            if not any(under_way.ids for under_way in here) and self._servers.has_generated(index):
+                self._heard[index] = time.monotonic()
+                continue
+            for under_way in here:
+                assert under_way.work is not None
+                under_way.work.cancel()
+                self._ended.put((under_way, ServerError(f"{url} has sent no token for {client.ANSWER_S:g} s")))
 
     def _send_again(self, failed: UnderWay, error: Exception) -> None:
         """Raises the error unless it is the failure of a server and another one is left."""
