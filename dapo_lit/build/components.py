@@ -169,7 +169,11 @@ class RunComponents:
         rollout = self.config.rollout
         longest = self.longest_tokens if rollout.engine == "vllm" else None
         ranks = self.ranks.of_sampling
-        return build_engine(self.policy, self.tokenizer, rollout, self.engine_device, longest, ranks, self.engine_dtype)
+        # As long as other ranks wait for one.
+        order_s = 60 * self.config.trainer.timeout_min
+        return build_engine(
+            self.policy, self.tokenizer, rollout, self.engine_device, longest, ranks, self.engine_dtype, order_s
+        )
 
     @property
     def longest_tokens(self) -> int:

@@ -130,6 +130,67 @@ def test_a_server_that_generates_nothing_for_anybody_is_lost_though_it_answers(t
         assert servers[0].asked.count("/metrics") == 2
 
 
+@pytest.mark.parametrize("route", ["/pause", "/update_config", "/reload_weights", "/update_weight_version", "/resume"])
+def test_a_server_that_fails_at_a_sync_is_left_out_by_all_ranks_and_comes_back_at_the_next(route, tmp_path):
+    with servers_in(tmp_path, 2) as servers:
+
+        def work(ranks: ThreadRanks) -> list[int]:
+            with closing(engine(servers, tmp_path, ranks)) as made:
+                ranks.first(lambda: servers[1].fails.update({route: 500}))
+                made.sync_weights(tensors(), 0)
+                counts = [sampled(made, 4, 2, f"r{ranks.rank}-")]
+                ranks.gather(None)
+                ranks.first(servers[1].fails.clear)
+                assert servers[1].generated == 0
+                made.sync_weights(tensors(), 1)
+                counts.append(sampled(made, 4, 2, f"r{ranks.rank}-"))
+                return counts
+
+        assert on_ranks(2, work) == [[4, 4]] * 2
+        assert servers[1].generated == 8
+
+
+def test_if_the_only_server_fails_at_a_sync_the_error_of_every_rank_says_why(tmp_path):
+    with servers_in(tmp_path) as servers:
+        servers[0].fails["/reload_weights"] = 500
+
+        def work(ranks: ThreadRanks) -> None:
+            with closing(engine(servers, tmp_path, ranks)) as made, pytest.raises(ServerError, match=r"500: .*as told"):
+                made.sync_weights(tensors(), 0)
+
+        on_ranks(2, work)
+
+
+def test_a_prefix_cache_that_is_not_reset_loses_its_server_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(server_engine, "RESET_S", 0.2)
+    with servers_in(tmp_path, 2) as servers, closing(engine(servers, tmp_path)) as made:
+        made.sync_weights(tensors(), 0)
+        orders = made._servers.order
+        held = {0: {"success": True}, 1: {"success": False}}
+        monkeypatch.setattr(made._servers, "order", lambda path, *a: held if "reset" in path else orders(path, *a))
+        made.sync_weights(tensors(), 1)
+        assert [*made._servers.lost] == [1]
+
+
+def test_a_load_may_take_long_while_the_server_is_alive_and_no_longer(tmp_path, monkeypatch):
+    monkeypatch.setattr(client, "CONNECT_S", 0.2)
+    monkeypatch.setattr(client, "ANSWER_S", 0.3)
+    with servers_in(tmp_path) as servers:
+        servers[0].takes_s["/reload_weights"] = 1.0
+        with closing(engine(servers, tmp_path, order_s=5.0)) as made:
+            made.sync_weights(tensors(), 0)
+            assert servers[0].asked.count("/health") >= 3
+            servers[0].takes_s["/health"] = 60.0  # its process is stopped
+            with pytest.raises(ServerError, match="/health does not answer"):
+                made.sync_weights(tensors(), 1)
+        del servers[0].takes_s["/health"]
+        with (
+            closing(engine(servers, tmp_path, order_s=0.5)) as made,
+            pytest.raises(ServerError, match="collective_rpc"),
+        ):
+            made.sync_weights(tensors(), 0)
+
+
 @pytest.mark.parametrize(
     ("body", "named"),
     [

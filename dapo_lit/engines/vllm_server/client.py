@@ -30,15 +30,14 @@ closing would count as a lost server."""
 CONNECT_S = 20.0
 """Seconds for a server to accept a connection, and to answer a question; an absent machine would be waited for long."""
 ANSWER_S = 600.0
-"""Seconds for an order, or without a token of any response: then a server is lost. One that is stopped stays silent."""
+"""Seconds without a token of any response: then a server is lost. One that is stopped stays silent."""
+ORDER_S = 7200.0
+"""Seconds for a server that is alive to carry out an order, where the run has no such time."""
+HEALTH = "/health"
 
 
 class ServerError(EngineError):
     """A server does not answer, or answers with an error; the message begins with its address."""
-
-
-class UnreachableError(ServerError):
-    """A server does not answer."""
 
 
 class NoSuchRouteError(ServerError):
@@ -56,14 +55,18 @@ def failures_named(address: str) -> Iterator[None]:
         # The servers are well, and others would be asked in vain.
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
             raise EngineError(f"{error.strerror} in this process, for a connection to {address} (ulimit -n)") from error
-        raise UnreachableError(f"{address} does not answer ({type(error).__name__}: {error})") from error
+        raise ServerError(f"{address} does not answer ({type(error).__name__}: {error})") from error
 
 
 class ServerClient:
-    """Requests to `urls`, with or without waiting for the answer."""
+    """Requests to `urls`, with or without waiting for the answer.
 
-    def __init__(self, urls: Sequence[str]) -> None:
+    order_s: seconds for an order, as long as the server is alive.
+    """
+
+    def __init__(self, urls: Sequence[str], order_s: float = ORDER_S) -> None:
         self.urls = [url.rstrip("/") for url in urls]
+        self._order_s = order_s
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-servers", daemon=True)
         self._thread.start()
@@ -97,8 +100,18 @@ class ServerClient:
         return self.run(self.ask("GET", url, path))
 
     def post(self, path: str, bodies: Mapping[str, dict[str, Any] | None]) -> list[Any]:
-        """A POST to servers at once, by address; the answer or the ServerError of each."""
-        return self.at_once(self.ask("POST", url, path, body, ANSWER_S) for url, body in bodies.items())
+        """An order to servers at once, by address; the answer or the ServerError of each."""
+        return self.at_once(self._order(url, path, body) for url, body in bodies.items())
+
+    async def _order(self, url: str, path: str, body: dict[str, Any] | None) -> Any:
+        """POSTs, and waits as long as the server says that it is alive: loading weights takes what the disk takes."""
+        answer = asyncio.ensure_future(self.ask("POST", url, path, body, self._order_s))
+        try:
+            while not (await asyncio.wait([answer], timeout=CONNECT_S))[0]:
+                await self.text("GET", url, HEALTH)
+            return answer.result()
+        finally:
+            answer.cancel()
 
     async def ask(
         self, method: str, url: str, path: str, body: dict[str, Any] | None = None, answer_s: float | None = None

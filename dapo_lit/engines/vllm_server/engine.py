@@ -34,6 +34,8 @@ from dapo_lit.runs.files.atomic import replacing
 
 SERVER_VERSION = "0.32."
 """Prefix of supported server versions: their routes are not a stable interface."""
+RESET_S = 10.0
+"""Seconds for requests that were aborted to let go of a prefix cache."""
 SHARD_BYTES = 1 << 30
 """Size of one file of weights: as much of them is in memory at once."""
 
@@ -72,7 +74,7 @@ class VllmServerEngine(RolloutEngine):
         self._closed = False
         self.facts: dict[str, Any] = {}
         allow_files(ranks.size, self.concurrency + len(settings.urls))
-        self._client = ServerClient(settings.urls)
+        self._client = ServerClient(settings.urls, settings.order_s)
         self._servers = Servers(self._client, ranks)
         try:
             for url in [self._client.urls[index] for index in self._servers.usable]:
@@ -183,11 +185,14 @@ class VllmServerEngine(RolloutEngine):
             self._servers.order("/collective_rpc", {"method": method, "kwargs": arguments})
 
     def _reset_cache(self) -> None:
-        """Raises ServerError where a server does not let go of what the old weights computed."""
-        until = time.monotonic() + 10
-        while not all(answer["success"] for answer in self._servers.order("/reset_prefix_cache")):
+        """Loses the servers that do not let go of what the old weights computed."""
+        until = time.monotonic() + RESET_S
+        while held := [i for i, answer in self._servers.order("/reset_prefix_cache").items() if not answer["success"]]:
             if time.monotonic() > until:
-                raise ServerError(f"{', '.join(self._servers.led)}: the prefix cache is not reset: requests hold it")
+                for index in held:
+                    fault = f"{self._client.urls[index]}: the prefix cache is not reset: requests hold it"
+                    self._servers.lose(index, ServerError(fault))
+                return
             time.sleep(0.05)
 
     def open(self, sampling: Sampling) -> VllmServerStream:

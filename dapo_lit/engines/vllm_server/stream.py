@@ -100,7 +100,7 @@ class VllmServerStream(SampleStream):
         """The server whose prefix cache has most of a request. Raises ServerError if every server is lost."""
         usable, home = self._servers.usable, self._homes.get(key)
         if not usable:
-            raise ServerError(f"no server is left of {', '.join(self._client.urls)}")
+            raise self._servers.none_left()
         # An episode goes on where its turns so far are.
         if home is not None and home in usable:
             return home
