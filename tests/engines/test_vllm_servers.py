@@ -191,6 +191,24 @@ def test_a_load_may_take_long_while_the_server_is_alive_and_no_longer(tmp_path, 
             made.sync_weights(tensors(), 0)
 
 
+def test_tokens_that_a_restarted_server_has_drawn_are_not_kept(tmp_path):
+    """It has dummy weights, and this rank has nothing under way there that would break."""
+    with servers_in(tmp_path, 2) as servers, closing(engine(servers, tmp_path)) as made:
+        made.sync_weights(tensors(), 7)
+        for server in servers:
+            server.token_s = 0.01
+        servers[1].label = "default"
+        stream, wanted = made.open(Sampling(max_response_tokens=2000)), requests(8)
+        stream.submit(wanted)
+        until = time.monotonic() + 10
+        while not all(under_way.ids for under_way in stream._pending.values()) and time.monotonic() < until:
+            stream.step()
+        of_restarted = {key for key, under_way in stream._pending.items() if under_way.server == 1}
+        assert len(of_restarted) == 4
+        for key, partial in stream.withdraw([request.key for request in wanted]).items():
+            assert bool(len(partial.response_ids)) == (key not in of_restarted)
+
+
 @pytest.mark.parametrize(
     ("body", "named"),
     [

@@ -19,9 +19,12 @@ from dapo_lit.engines.vllm_engine.stream import sampling_params
 from dapo_lit.engines.vllm_server import client
 from dapo_lit.engines.vllm_server.client import ServerError
 from dapo_lit.engines.vllm_server.servers import Servers
+from dapo_lit.log import log
 
 GENERATE = "/inference/v1/generate"
 """Token ids in, token ids out, as a stream (vLLM 0.32)."""
+WEIGHTS = "/weight_info"
+"""The label of the weights that a server has (with VLLM_SERVER_DEV_MODE)."""
 TOKENS_AN_EVENT = 32
 """Sending single tokens would cost the server more than sampling them; a withdrawn response loses at most this many."""
 WAIT_S = 0.05
@@ -110,21 +113,24 @@ class VllmServerStream(SampleStream):
             self._group, self._server = group, min(usable, key=lambda index: self._load[index])
         return self._server
 
+    def _check_label(self, url: str, label: str) -> None:
+        """Raises ServerError for weights that are not those of this step, by the server's own word."""
+        # After a restart it has dummy weights, and answers as if nothing had happened.
+        if label != self._label:
+            raise ServerError(
+                f"{url} samples with weights {label!r} instead of {self._label!r}: it was started anew, or another run "
+                "trains with it"
+            )
+
     async def _sample(self, under_way: UnderWay) -> None:
         """In the client's thread: takes in one response, and hands it over when it has ended."""
 
         def take(event: dict[str, Any]) -> None:
             self._heard[under_way.server] = time.monotonic()
             for choice in event["choices"]:
+                for span in choice.get("weight_versions") or ():
+                    self._check_label(url, span["version"])
                 if reason := choice["finish_reason"]:
-                    # The server's own word: after a restart it has dummy weights, and answers as if nothing had
-                    # happened.
-                    versions = {span["version"] for span in choice["weight_versions"] or ()}
-                    if versions - {self._label}:
-                        raise ServerError(
-                            f"{url} sampled with weights {sorted(versions)} instead of {self._label!r}: it was started "
-                            "anew, or another run trains with it"
-                        )
                     if reason not in ("stop", "length"):
                         raise ServerError(f"{url} ended a response with {reason!r}")
                     under_way.finish_reason = reason
@@ -206,12 +212,29 @@ class VllmServerStream(SampleStream):
         self._client.run(asyncio.sleep(0))
         partial = {request.key: request.partial for request in self._waiting if request.key in keys}
         self._waiting = deque(request for request in self._waiting if request.key not in partial)
+        kept = self._of_these_weights({under_way.server for under_way in chosen.values() if under_way.ids})
         for key, under_way in chosen.items():
             self._load[under_way.server] -= 1
             # The last token of a response that ended without being handed out is sampled again.
             # Or a continued response would start after its own end.
-            count = len(under_way.ids) - (under_way.finish_reason is not None)
+            count = len(under_way.ids) - (under_way.finish_reason is not None) if under_way.server in kept else 0
             partial[key] = under_way.request.partial.extended(
                 under_way.ids[:count], under_way.logprobs[:count], self._version
             )
         return partial
+
+    def _of_these_weights(self, servers: Collection[int]) -> set[int]:
+        """Those of the servers that have this step's weights now, so that what they have sent was drawn by them."""
+        # A response names its weights when it ends, and these did not end.
+        asked = [(index, self._client.urls[index]) for index in servers]
+        answers = self._client.at_once(self._client.ask("GET", url, WEIGHTS) for _, url in asked)
+        found = set()
+        for (index, url), answer in zip(asked, answers, strict=True):
+            try:
+                if isinstance(answer, BaseException):
+                    raise answer
+                self._check_label(url, answer["weight_version"])
+                found.add(index)
+            except ServerError as error:
+                log.warning(f"unfinished responses of this step are thrown away ({error})")
+        return found
