@@ -191,6 +191,31 @@ def test_a_load_may_take_long_while_the_server_is_alive_and_no_longer(tmp_path, 
             made.sync_weights(tensors(), 0)
 
 
+@pytest.mark.parametrize("error", [SafetensorError("I/O error: No space left on device"), OSError(28, "No space left")])
+def test_weights_that_cannot_be_written_end_every_rank_with_the_folder_and_no_collective_is_left_open(
+    error, tmp_path, monkeypatch
+):
+    def full(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(server_engine, "save_file", full)
+    monkeypatch.setattr(server_engine, "SHARD_BYTES", 1)  # the first of several
+    with servers_in(tmp_path) as servers:
+
+        def work(ranks: ThreadRanks) -> None:
+            def gathered() -> Iterator[tuple[str, torch.Tensor]]:
+                for each in tensors():
+                    ranks.gather(None)  # shards
+                    yield each
+
+            with closing(engine(servers, tmp_path, ranks)) as made:
+                with pytest.raises(EngineError, match=f"rollout.vllm.server.folder={tmp_path}: .*No space left"):
+                    made.sync_weights(gathered(), 0)
+                ranks.gather(None)
+
+        on_ranks(2, work)
+
+
 def test_tokens_that_a_restarted_server_has_drawn_are_not_kept(tmp_path):
     """It has dummy weights, and this rank has nothing under way there that would break."""
     with servers_in(tmp_path, 2) as servers, closing(engine(servers, tmp_path)) as made:
@@ -207,6 +232,31 @@ def test_tokens_that_a_restarted_server_has_drawn_are_not_kept(tmp_path):
         assert len(of_restarted) == 4
         for key, partial in stream.withdraw([request.key for request in wanted]).items():
             assert bool(len(partial.response_ids)) == (key not in of_restarted)
+
+
+KILLED = """
+import os, sys
+sys.path[:0] = sys.argv[1].split(os.pathsep)
+from test_vllm_servers import Path, at_urls, tensors
+made = at_urls([sys.argv[2]], Path(sys.argv[3]))
+made.sync_weights(tensors(), 0)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_weights_of_a_killed_process_are_removed_by_the_next_and_those_of_a_live_one_are_not(tmp_path):
+    with servers_in(tmp_path) as servers, closing(engine(servers, tmp_path)) as lives:
+        lives.sync_weights(tensors(), 0)
+        kept = set(tmp_path.rglob("*.safetensors"))
+        command = [sys.executable, "-c", KILLED, os.pathsep.join(sys.path), servers[0].url, str(tmp_path)]
+        assert subprocess.run(command, check=False, timeout=120).returncode == -9
+        assert len([*tmp_path.glob("weights_*")]) == 2
+        with closing(engine(servers, tmp_path)) as made:
+            made.sync_weights(tensors(), 0)
+            assert kept < set(tmp_path.rglob("*.safetensors"))
+            assert len([*tmp_path.glob("weights_*")]) == 2
+        assert set(tmp_path.rglob("*.safetensors")) == kept
+    assert not [*tmp_path.glob("weights_*")]
 
 
 @pytest.mark.parametrize(

@@ -12,17 +12,19 @@ and balancing by anything but the number of requests under way. The trainer itse
 import shutil
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from dapo_lit.engines.protocol import RolloutEngine, Sampling
+from dapo_lit.engines.protocol import EngineError, RolloutEngine, Sampling
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
 from dapo_lit.engines.vllm_server.client import NoSuchRouteError, ServerClient, ServerError
 from dapo_lit.engines.vllm_server.command import ServerSettings, serve_command, write_config
@@ -31,6 +33,8 @@ from dapo_lit.engines.vllm_server.stream import VllmServerStream
 from dapo_lit.ranks import SINGLE_PROCESS, Ranks
 from dapo_lit.ranks.open_files import allow_files
 from dapo_lit.runs.files.atomic import replacing
+from dapo_lit.runs.files.claim import alive, claimed, read_claim
+from dapo_lit.runs.files.layout import HEARTBEAT
 
 SERVER_VERSION = "0.32."
 """Prefix of supported server versions: their routes are not a stable interface."""
@@ -76,11 +80,13 @@ class VllmServerEngine(RolloutEngine):
         allow_files(ranks.size, self.concurrency + len(settings.urls))
         self._client = ServerClient(settings.urls, settings.order_s)
         self._servers = Servers(self._client, ranks)
+        self._cleanup = ExitStack()
+        self._own_folder = self._cleanup.enter_context(weights_folder(settings.folder)) if self.takes_weights else None
         try:
             for url in [self._client.urls[index] for index in self._servers.usable]:
                 self._check(url)
         except BaseException:
-            self._client.close()
+            self.close()
             raise
 
     def command(self, url: str) -> str:
@@ -158,23 +164,17 @@ class VllmServerEngine(RolloutEngine):
         self.version = version
 
     def _load_files(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        # Read by all since they trained together.
-        if self.ranks.rank == 0 and self._weights is not None:
-            shutil.rmtree(self._weights, ignore_errors=True)
         tensors = self._model.tensors(named_tensors)
-        written: tuple[Path, list[str]] | None = None
-        if self.ranks.rank == 0:
-            label = f"{uuid.uuid4().hex[:8]}-{version}"
-            folder = self._folder.parent / f"weights_{label}"
-            written = folder, write_weights(folder, tensors, dtype=self._dtype)
-        else:
-            for _ in tensors:  # gathering shards takes all ranks
-                pass
+        written = self._write(self._own_folder, tensors, version) if self._own_folder else None
+        for _ in tensors:  # gathering shards takes all ranks, also those after one that could not be written
+            pass
         # Also a barrier: no server may read the folder before all of it is written.
         found = self.ranks.gather(written)[0]
+        if isinstance(found, EngineError):
+            raise found
         assert found is not None
         self._weights, names = found
-        self._label = self._weights.name.removeprefix("weights_")
+        self._label = self._weights.name
         self._model.check_names(names)
         calls = {
             # It started with dummy weights.
@@ -183,6 +183,22 @@ class VllmServerEngine(RolloutEngine):
         }
         for method, arguments in calls.items():  # of every worker
             self._servers.order("/collective_rpc", {"method": method, "kwargs": arguments})
+
+    def _write(
+        self, own_folder: Path, tensors: Iterator[tuple[str, Tensor]], version: int
+    ) -> tuple[Path, list[str]] | EngineError:
+        """The folder with the weights and their names; or why there is none, which ends the other ranks as well."""
+        # Read by all servers since the ranks trained together.
+        if self._weights is not None:
+            shutil.rmtree(self._weights, ignore_errors=True)
+        remove_left_behind(own_folder.parent)
+        folder = own_folder / f"{uuid.uuid4().hex[:8]}-{version}"
+        try:
+            return folder, write_weights(folder, tensors, dtype=self._dtype)
+        except (OSError, SafetensorError) as error:  # a full disk is the latter, without a path
+            return EngineError(
+                f"rollout.vllm.server.folder={self.settings.folder}: weights cannot be written ({error})"
+            )
 
     def _reset_cache(self) -> None:
         """Loses the servers that do not let go of what the old weights computed."""
@@ -215,15 +231,34 @@ class VllmServerEngine(RolloutEngine):
             return
         self._closed = True
         self._client.close()
-        if self.ranks.rank == 0 and self._weights is not None:
-            shutil.rmtree(self._weights, ignore_errors=True)
+        self._cleanup.close()
+
+
+@contextmanager
+def weights_folder(shared: Path) -> Iterator[Path]:
+    """A folder of this process for its weights, removed at the end; claimed as a run is, or nobody could tell whether
+    those of a process that was killed are still wanted."""
+    folder = shared.absolute() / f"weights_{uuid.uuid4().hex[:8]}"
+    with claimed(folder):
+        try:
+            yield folder
+        finally:
+            for weights in folder.glob("*-*"):
+                shutil.rmtree(weights, ignore_errors=True)
+
+
+def remove_left_behind(folder: Path) -> None:
+    """Removes the weights of processes that were killed: a set is as large as the model."""
+    for claim in folder.glob(f"weights_*/{HEARTBEAT}"):
+        if not alive(read_claim(claim.parent), claim.parent):
+            shutil.rmtree(claim.parent, ignore_errors=True)
 
 
 @torch.no_grad()
 def write_weights(folder: Path, named_tensors: Iterable[tuple[str, Tensor]], *, dtype: torch.dtype) -> list[str]:
     """Writes `folder` with a file for every SHARD_BYTES of tensors, in `dtype`; the names that were written.
 
-    The folder gets its final name once all of it is on disk; leftovers of a killed process are removed.
+    The folder gets its final name once all of it is on disk.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with replacing(folder) as draft:
