@@ -259,6 +259,25 @@ def test_weights_of_a_killed_process_are_removed_by_the_next_and_those_of_a_live
     assert not [*tmp_path.glob("weights_*")]
 
 
+def refusal(servers: list[PlainServer], folder: Path, **changes: Any) -> str:
+    with pytest.raises(ValueError) as told:
+        engine(servers, folder, **changes)
+    return str(told.value)
+
+
+def test_a_server_without_the_float32_head_or_the_invariant_kernels_of_the_run_is_refused(tmp_path):
+    with servers_in(tmp_path) as servers:
+        [server] = servers
+        engine(servers, tmp_path, fp32_head=True, deterministic=True).close()  # it shows neither
+        server.settings["hf_overrides"], server.environment = {}, {"VLLM_BATCH_INVARIANT": False}
+        engine(servers, tmp_path).close()
+        assert "head_dtype=None, not float32" in refusal(servers, tmp_path, fp32_head=True)
+        assert "VLLM_BATCH_INVARIANT=False, not True" in refusal(servers, tmp_path, deterministic=True)
+        server.settings["hf_overrides"], server.environment = {"head_dtype": "float32"}, {"VLLM_BATCH_INVARIANT": True}
+        engine(servers, tmp_path, fp32_head=True, deterministic=True).close()
+        assert "head_dtype=float32, not None" in refusal(servers, tmp_path, deterministic=True)
+
+
 @pytest.mark.parametrize(
     ("body", "named"),
     [

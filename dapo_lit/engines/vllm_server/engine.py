@@ -124,14 +124,22 @@ class VllmServerEngine(RolloutEngine):
         except NoSuchRouteError:
             fault = f"{url} was started without VLLM_SERVER_DEV_MODE=1: its weights cannot be set"
             raise self._wrong(url, fault) from None
-        found, have = info["vllm_config"], info["vllm_config"]["model_config"]
-        wanted: dict[str, Any] = {"dtype": str(self._dtype), "logprobs_mode": "processed_logprobs"}
+        found, have = info["vllm_config"], info["vllm_config"]["model_config"] | info["vllm_env"]
+        wanted: dict[str, Any] = {
+            "dtype": str(self._dtype),
+            "logprobs_mode": "processed_logprobs",
+            "VLLM_BATCH_INVARIANT": self.settings.deterministic,
+            "head_dtype": "float32" if self.settings.fp32_head else None,
+        }
+        if isinstance(overrides := have.get("hf_overrides"), dict):
+            have = have | {"head_dtype": overrides.get("head_dtype")}
         if found["device_config"]["device"] == "cpu":
             have = have | found["scheduler_config"]
             # As in vllm_engine/options.py.
             wanted = wanted | {"enable_chunked_prefill": False}
         for name, value in wanted.items():
-            if have[name] != value:
+            # What this server does not show is not compared.
+            if have.get(name, value) != value:
                 raise self._wrong(url, f"{url} has {name}={have[name]}, not {value}")
         runner = {True: "V2", False: "V1"}.get(info["vllm_env"].get("VLLM_USE_V2_MODEL_RUNNER"))  # None: vLLM chose
         scheduling = found["scheduler_config"]["async_scheduling"]
