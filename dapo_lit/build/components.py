@@ -169,8 +169,8 @@ class RunComponents:
         rollout = self.config.rollout
         longest = self.longest_tokens if rollout.engine == "vllm" else None
         ranks = self.ranks.of_sampling
-        # As long as other ranks wait for one.
-        order_s = 60 * self.config.trainer.timeout_min
+        # Other ranks wait for the one that gives the order: it gives up before they do, and leaves out the server.
+        order_s = 0.9 * 60 * self.config.trainer.timeout_min
         return build_engine(
             self.policy, self.tokenizer, rollout, self.engine_device, longest, ranks, self.engine_dtype, order_s
         )
