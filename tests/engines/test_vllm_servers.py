@@ -130,6 +130,21 @@ def test_a_server_that_generates_nothing_for_anybody_is_lost_though_it_answers(t
         assert servers[0].asked.count("/metrics") == 2
 
 
+def test_a_server_that_falls_silent_within_a_response_is_lost_whatever_it_does_for_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(client, "ANSWER_S", 0.3)
+    with servers_in(tmp_path, 2) as servers, closing(engine(servers, tmp_path)) as made:
+        made.sync_weights(tensors(), 0)
+        for server in servers:
+            server.token_s = 0.01
+        stream = made.open(Sampling(max_response_tokens=20))
+        stream.submit(requests(8))
+        while not any(under_way.ids and under_way.server == 0 for under_way in stream._pending.values()):
+            stream.step()
+        servers[0].token_s = 60.0
+        assert len(list(run_to_end(stream))) == 8
+        assert "/metrics" not in servers[0].asked
+
+
 @pytest.mark.parametrize("route", ["/pause", "/update_config", "/reload_weights", "/update_weight_version", "/resume"])
 def test_a_server_that_fails_at_a_sync_is_left_out_by_all_ranks_and_comes_back_at_the_next(route, tmp_path):
     with servers_in(tmp_path, 2) as servers:
