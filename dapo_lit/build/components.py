@@ -169,7 +169,11 @@ class RunComponents:
         rollout = self.config.rollout
         longest = self.longest_tokens if rollout.engine == "vllm" else None
         ranks = self.ranks.of_sampling
-        return build_engine(self.policy, self.tokenizer, rollout, self.engine_device, longest, ranks, self.engine_dtype)
+        # Other ranks wait for the one that gives the order: it gives up before they do, and leaves out the server.
+        order_s = 0.9 * 60 * self.config.trainer.timeout_min
+        return build_engine(
+            self.policy, self.tokenizer, rollout, self.engine_device, longest, ranks, self.engine_dtype, order_s
+        )
 
     @property
     def longest_tokens(self) -> int:

@@ -10,6 +10,7 @@ from dapo_lit.engines.protocol import RolloutEngine
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.engines.vllm_engine.engine import VllmEngine
 from dapo_lit.engines.vllm_engine.options import VllmSettings
+from dapo_lit.engines.vllm_server.client import ORDER_S
 from dapo_lit.engines.vllm_server.command import ServerSettings
 from dapo_lit.engines.vllm_server.engine import VllmServerEngine
 from dapo_lit.policy.load import eos_ids
@@ -24,6 +25,7 @@ def build_engine(
     max_tokens: int | None = None,
     ranks: Ranks = SINGLE_PROCESS,
     dtype: torch.dtype | None = None,
+    order_s: float = ORDER_S,
 ) -> RolloutEngine:
     """Builds the engine; it has no weights before its first sync_weights.
 
@@ -31,6 +33,7 @@ def build_engine(
     max_tokens: largest number of tokens in a prompt and its response; None: the policy's context.
     ranks: the processes that train together; they divide vLLM servers among themselves.
     dtype: of weights and activations; None: the policy's.
+    order_s: seconds that a vLLM server has for an order, such as to load weights.
     """
     config, dtype = model.config, dtype or model.dtype
     try:
@@ -39,7 +42,7 @@ def build_engine(
             batch = rollout.max_batch_size
             return TorchEngine(config, eos_ids=ids, device=device or model.device, dtype=dtype, max_batch_size=batch)
         if rollout.vllm.placement == "server":
-            at = server_settings(config, rollout, max_tokens)
+            at = server_settings(config, rollout, max_tokens, order_s)
             return VllmServerEngine(config, eos_ids=ids, dtype=dtype, settings=at, ranks=ranks)
         settings = VllmSettings(
             max_model_tokens=max_tokens or config.max_position_embeddings,
@@ -52,12 +55,15 @@ def build_engine(
         raise ConfigError(str(error)) from error
 
 
-def server_settings(config: PretrainedConfig, rollout: Rollout, max_tokens: int | None) -> ServerSettings:
+def server_settings(
+    config: PretrainedConfig, rollout: Rollout, max_tokens: int | None, order_s: float = ORDER_S
+) -> ServerSettings:
     server = rollout.vllm.server.model_dump()
     return ServerSettings(
         **server | {"folder": Path(server["folder"]).expanduser()},
         max_model_tokens=max_tokens or config.max_position_embeddings,
         max_batch_size=rollout.max_batch_size,
+        order_s=order_s,
         fp32_head=rollout.vllm.fp32_head,
         deterministic=rollout.vllm.deterministic,
         enforce_eager=rollout.vllm.enforce_eager,

@@ -23,7 +23,7 @@ class Trainer(Section):
     num_nodes: PositiveInt
     """Machines; more than one are started by torchrun or srun."""
     timeout_min: PositiveFloat
-    """Minutes that a process waits for the others in training or in sampling."""
+    """Minutes that a process waits for the others in training or in sampling, and for a vLLM server to load weights."""
     sharding: Sharding
     threads: PositiveInt
     """Threads of torch in this process; 1 is fastest for tiny models."""

@@ -5,7 +5,6 @@ found. Lightning uses the group as it is.
 """
 
 import os
-import resource
 import socket
 import subprocess
 import sys
@@ -24,9 +23,10 @@ from torch.distributed.rendezvous import rendezvous
 from dapo_lit.build.models import uses_gpu
 from dapo_lit.config import ConfigError
 from dapo_lit.config.trainer import Trainer
-from dapo_lit.errors import DamagedError, UserError
+from dapo_lit.errors import DamagedError
 from dapo_lit.preflight.machine import check_devices
 from dapo_lit.ranks import LostRankError, Ranks
+from dapo_lit.ranks.open_files import allow_files
 from dapo_lit.ranks.watch import STARTED_BY, RankWatch
 from dapo_lit.runs.checkpoint_files import damage_reason
 from dapo_lit.runs.run_folder import RunFolder
@@ -89,28 +89,6 @@ def place_from_outside() -> Place | None:
     return None
 
 
-GROUPS, OTHER_FILES = 6, 256
-"""Process groups of a rank (the world, the run's, sampling, the mesh, two of the engine), each of which
-holds a file descriptor for every rank and three more with gloo (measured at 2 to 8 ranks), and what else a process
-opens."""
-
-
-def allow_files(needed: int) -> None:
-    """Raises this process's limit on open files to `needed`, where the system allows it.
-
-    Raises UserError: it does not. Without it, a large run would die when its last groups are made.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        return
-    if hard != resource.RLIM_INFINITY and hard < needed:
-        raise UserError(
-            f"the groups of this many processes need {needed} open files in each, and the system allows {hard}: raise "
-            "the hard limit (ulimit -Hn; LimitNOFILE of the SLURM daemon), or train with fewer processes"
-        )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-
-
 STARTED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", STARTED_BY)
 """Environment variables that `start_others` sets."""
 
@@ -127,7 +105,7 @@ def joined(settings: Trainer) -> Iterator[Ranks]:
     if settings.strategy == "single":
         yield Ranks()
         return
-    allow_files(OTHER_FILES + GROUPS * (settings.devices * settings.num_nodes + 3))
+    allow_files(settings.devices * settings.num_nodes)
     place, children = place_from_outside(), list[Child]()
     has_starter = place is not None and STARTED_BY not in os.environ
     size = settings.devices * settings.num_nodes

@@ -50,6 +50,9 @@ class FakeEngine:
         self.events.append("version")
         self.label = label
 
+    async def get_weight_version(self) -> str:
+        return self.label
+
     def __getattr__(self, name: str) -> Any:
         """Any other call of the routes, which does nothing and succeeds."""
 

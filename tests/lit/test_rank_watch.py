@@ -18,9 +18,10 @@ from command_line import SMALL, Command
 from dapo_lit.cli.command import compose
 from dapo_lit.errors import UserError
 from dapo_lit.lit import processes
-from dapo_lit.lit.processes import Place, allow_files, joined, lost_rank_named
-from dapo_lit.ranks import LostRankError
+from dapo_lit.lit.processes import Place, joined, lost_rank_named
+from dapo_lit.ranks import LostRankError, open_files
 from dapo_lit.ranks import watch as rank_watch
+from dapo_lit.ranks.open_files import allow_files
 from dapo_lit.ranks.watch import RankWatch
 
 TWO_RANKS = (
@@ -193,14 +194,15 @@ def test_a_rank_whose_starter_has_died_ends(ends, monkeypatch):
 
 def test_the_limit_on_open_files_is_raised_for_the_groups_or_the_run_is_refused_by_name(monkeypatch, compose):
     limits = [200, 400]
+    monkeypatch.setattr(open_files, "OTHER_FILES", 76)  # with the groups of one process: 100
     monkeypatch.setattr(resource, "getrlimit", lambda _: tuple(limits))
     monkeypatch.setattr(resource, "setrlimit", lambda _, new: limits.__setitem__(slice(None), new))
-    allow_files(100)
+    allow_files(1)
     assert limits == [200, 400]
-    allow_files(300)
+    allow_files(1, connections=200)
     assert limits == [300, 400]
     with pytest.raises(UserError, match=r"401 open files .* allows 400"):
-        allow_files(401)
+        allow_files(1, connections=301)
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):  # or the run would start the others
         monkeypatch.setenv(name, "0")
     large = compose("trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=1000")

@@ -5,14 +5,17 @@ waits here.
 """
 
 import asyncio
+import errno
 import json
 import os
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError
 
 from dapo_lit.engines.protocol import EngineError
 
@@ -27,26 +30,43 @@ closing would count as a lost server."""
 CONNECT_S = 20.0
 """Seconds for a server to accept a connection, and to answer a question; an absent machine would be waited for long."""
 ANSWER_S = 600.0
-"""Seconds for an order, or without a token of any response: then a server is lost. One that is stopped stays silent."""
+"""Seconds without a token of any response: then a server is lost. One that is stopped stays silent."""
+ORDER_S = 7200.0
+"""Seconds for a server that is alive to carry out an order, where the run has no such time."""
+HEALTH = "/health"
 
 
 class ServerError(EngineError):
     """A server does not answer, or answers with an error; the message begins with its address."""
 
 
-class UnreachableError(ServerError):
-    """A server does not answer."""
-
-
 class NoSuchRouteError(ServerError):
     """A server has no such route (404)."""
 
 
-class ServerClient:
-    """Requests to `urls`, with or without waiting for the answer."""
+@contextmanager
+def failures_named(address: str) -> Iterator[None]:
+    """Turns what goes wrong with a server into a ServerError, and what goes wrong here into an EngineError."""
+    try:
+        yield
+    except (json.JSONDecodeError, HttpProcessingError) as error:
+        raise ServerError(f"{address} sends what vLLM does not ({type(error).__name__}: {error})") from error
+    except (aiohttp.ClientError, OSError) as error:
+        # The servers are well, and others would be asked in vain.
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            raise EngineError(f"{error.strerror} in this process, for a connection to {address} (ulimit -n)") from error
+        raise ServerError(f"{address} does not answer ({type(error).__name__}: {error})") from error
 
-    def __init__(self, urls: Sequence[str]) -> None:
+
+class ServerClient:
+    """Requests to `urls`, with or without waiting for the answer.
+
+    order_s: seconds for an order, as long as the server is alive.
+    """
+
+    def __init__(self, urls: Sequence[str], order_s: float = ORDER_S) -> None:
         self.urls = [url.rstrip("/") for url in urls]
+        self._order_s = order_s
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-servers", daemon=True)
         self._thread.start()
@@ -67,40 +87,61 @@ class ServerClient:
         # asyncio's objects are not thread-safe: this is the one way in from another thread.
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
+    def at_once(self, work: Iterable[Coroutine[Any, Any, T]]) -> list[T | BaseException]:
+        """The result or the error of each."""
+
+        async def all_of_them() -> list[T | BaseException]:
+            return await asyncio.gather(*work, return_exceptions=True)
+
+        return self.run(all_of_them())
+
     def get(self, url: str, path: str) -> Any:
         """The JSON (None for an empty body) of one server. Raises ServerError."""
         return self.run(self.ask("GET", url, path))
 
     def post(self, path: str, bodies: Mapping[str, dict[str, Any] | None]) -> list[Any]:
-        """A POST to servers at once, by address; the answer or the ServerError of each."""
+        """An order to servers at once, by address; the answer or the ServerError of each."""
+        return self.at_once(self._order(url, path, body) for url, body in bodies.items())
 
-        async def all_of_them() -> list[Any]:
-            asked = (self.ask("POST", url, path, body) for url, body in bodies.items())
-            return await asyncio.gather(*asked, return_exceptions=True)
-
-        return self.run(all_of_them())
-
-    async def ask(self, method: str, url: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        """In the client's thread: the JSON of one server. Raises ServerError."""
+    async def _order(self, url: str, path: str, body: dict[str, Any] | None) -> Any:
+        """POSTs, and waits as long as the server says that it is alive: loading weights takes what the disk takes."""
+        answer = asyncio.ensure_future(self.ask("POST", url, path, body, self._order_s))
         try:
-            timeout = aiohttp.ClientTimeout(total=ANSWER_S if method == "POST" else CONNECT_S, sock_connect=CONNECT_S)
+            while not (await asyncio.wait([answer], timeout=CONNECT_S))[0]:
+                await self.text("GET", url, HEALTH)
+            return answer.result()
+        finally:
+            answer.cancel()
+
+    async def ask(
+        self, method: str, url: str, path: str, body: dict[str, Any] | None = None, answer_s: float | None = None
+    ) -> Any:
+        """In the client's thread: the JSON of one server. Raises ServerError."""
+        text = await self.text(method, url, path, body, answer_s)
+        with failures_named(url + path):
+            return json.loads(text) if text.strip() else None
+
+    async def text(
+        self, method: str, url: str, path: str, body: dict[str, Any] | None = None, answer_s: float | None = None
+    ) -> str:
+        """In the client's thread: what one server answers. Raises ServerError."""
+        timeout = aiohttp.ClientTimeout(total=answer_s or CONNECT_S, sock_connect=CONNECT_S)
+        with failures_named(url + path):
             async with self._session.request(method, url + path, json=body, timeout=timeout) as answer:
-                text = await answer.text()
+                text = await answer.text(errors="replace")
                 if answer.status != 200:
                     kind = NoSuchRouteError if answer.status == 404 else ServerError
                     raise kind(f"{url}{path} answers {answer.status}: {text[:500]}")
-                return json.loads(text) if text.strip() else None
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise UnreachableError(f"{url}{path} does not answer ({type(error).__name__}: {error})") from error
+                return text
 
     async def events(self, url: str, path: str, body: dict[str, Any], take: Callable[[Any], None]) -> None:
         """POSTs and calls `take` with the JSON of each server-sent event, until the stream ends."""
         # A response may wait, and take hours; stream.py watches the server.
         forever = aiohttp.ClientTimeout(total=None)
-        try:
+        with failures_named(url + path):
             async with self._session.post(url + path, json=body, timeout=forever) as answer:
                 if answer.status != 200:
-                    message = f"{url}{path} answers {answer.status}: {(await answer.text())[:500]}"
+                    message = f"{url}{path} answers {answer.status}: {(await answer.text(errors='replace'))[:500]}"
                     raise ValueError(message) if answer.status in REFUSED else ServerError(message)
                 async for line in answer.content:
                     if not line.startswith(b"data: "):
@@ -112,8 +153,6 @@ class ServerClient:
                         raise ServerError(f"{url}{path}: {str(event['error'])[:500]}")
                     take(event)
             raise ServerError(f"{url}{path}: the stream ended early")
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ServerError(f"{url}{path} does not answer ({type(error).__name__}: {error})") from error
 
     def close(self) -> None:
         """Drops every connection, and with it the requests on the servers."""

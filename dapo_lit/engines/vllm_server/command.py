@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from transformers import PretrainedConfig
 
-from dapo_lit.engines.vllm_server.client import TOKEN
+from dapo_lit.engines.vllm_server.client import ORDER_S, TOKEN
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ class ServerSettings:
     """Sequences decoded at once by each server."""
     wait_s: float = 0.0
     """Seconds to wait for a server that does not answer yet."""
+    order_s: float = ORDER_S
+    """Seconds for an order, such as to load weights, as long as the server is alive."""
     fp32_head: bool = False
     deterministic: bool = False
     enforce_eager: bool = False

@@ -12,27 +12,34 @@ and balancing by anything but the number of requests under way. The trainer itse
 import shutil
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from dapo_lit.engines.protocol import RolloutEngine, Sampling
+from dapo_lit.engines.protocol import EngineError, RolloutEngine, Sampling
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
 from dapo_lit.engines.vllm_server.client import NoSuchRouteError, ServerClient, ServerError
 from dapo_lit.engines.vllm_server.command import ServerSettings, serve_command, write_config
 from dapo_lit.engines.vllm_server.servers import Servers
 from dapo_lit.engines.vllm_server.stream import VllmServerStream
 from dapo_lit.ranks import SINGLE_PROCESS, Ranks
+from dapo_lit.ranks.open_files import allow_files
 from dapo_lit.runs.files.atomic import replacing
+from dapo_lit.runs.files.claim import alive, claimed, read_claim
+from dapo_lit.runs.files.layout import HEARTBEAT
 
 SERVER_VERSION = "0.32."
 """Prefix of supported server versions: their routes are not a stable interface."""
+RESET_S = 10.0
+"""Seconds for requests that were aborted to let go of a prefix cache."""
 SHARD_BYTES = 1 << 30
 """Size of one file of weights: as much of them is in memory at once."""
 
@@ -70,13 +77,16 @@ class VllmServerEngine(RolloutEngine):
         self._weights: Path | None = None
         self._closed = False
         self.facts: dict[str, Any] = {}
-        self._client = ServerClient(settings.urls)
+        allow_files(ranks.size, self.concurrency + len(settings.urls))
+        self._client = ServerClient(settings.urls, settings.order_s)
         self._servers = Servers(self._client, ranks)
+        self._cleanup = ExitStack()
+        self._own_folder = self._cleanup.enter_context(weights_folder(settings.folder)) if self.takes_weights else None
         try:
             for url in [self._client.urls[index] for index in self._servers.usable]:
                 self._check(url)
         except BaseException:
-            self._client.close()
+            self.close()
             raise
 
     def command(self, url: str) -> str:
@@ -97,10 +107,10 @@ class VllmServerEngine(RolloutEngine):
 
     def _check_once(self, url: str) -> None:
         """Raises ValueError for a server that is not the one wanted, ServerError for one that does not answer."""
-        # First: the routes below exist in this version only.
-        version = self._client.get(url, "/version")["version"]
-        if not version.startswith(SERVER_VERSION):
-            raise self._wrong(url, f"{url} is vLLM {version}; its server is used as of {SERVER_VERSION}x")
+        # First: the routes below exist in this version only. Other services have this one, too.
+        version = self._client.get(url, "/version")
+        if not (isinstance(version, dict) and str(version.get("version")).startswith(SERVER_VERSION)):
+            raise self._wrong(url, f"{url}/version is {version}; vLLM's server is used as of {SERVER_VERSION}x")
         # By folder, whose name is a digest of the config: the same sizes may be another model.
         [served], longest = self._client.get(url, "/v1/models")["data"][:1], self.settings.max_model_tokens
         if served["root"] != str(self._folder) or served["max_model_len"] < longest:
@@ -114,18 +124,26 @@ class VllmServerEngine(RolloutEngine):
         except NoSuchRouteError:
             fault = f"{url} was started without VLLM_SERVER_DEV_MODE=1: its weights cannot be set"
             raise self._wrong(url, fault) from None
-        found, have = info["vllm_config"], info["vllm_config"]["model_config"]
-        wanted: dict[str, Any] = {"dtype": str(self._dtype), "logprobs_mode": "processed_logprobs"}
+        found, have = info["vllm_config"], info["vllm_config"]["model_config"] | info["vllm_env"]
+        wanted: dict[str, Any] = {
+            "dtype": str(self._dtype),
+            "logprobs_mode": "processed_logprobs",
+            "VLLM_BATCH_INVARIANT": self.settings.deterministic,
+            "head_dtype": "float32" if self.settings.fp32_head else None,
+        }
+        if isinstance(overrides := have.get("hf_overrides"), dict):
+            have = have | {"head_dtype": overrides.get("head_dtype")}
         if found["device_config"]["device"] == "cpu":
             have = have | found["scheduler_config"]
             # As in vllm_engine/options.py.
             wanted = wanted | {"enable_chunked_prefill": False}
         for name, value in wanted.items():
-            if have[name] != value:
+            # What this server does not show is not compared.
+            if have.get(name, value) != value:
                 raise self._wrong(url, f"{url} has {name}={have[name]}, not {value}")
         runner = {True: "V2", False: "V1"}.get(info["vllm_env"].get("VLLM_USE_V2_MODEL_RUNNER"))  # None: vLLM chose
         scheduling = found["scheduler_config"]["async_scheduling"]
-        self.facts[url] = {"vllm": version, "runner": runner, "async_scheduling": scheduling}
+        self.facts[url] = {"vllm": version["version"], "runner": runner, "async_scheduling": scheduling}
 
     def _wrong(self, url: str, fault: str) -> ValueError:
         return ValueError(
@@ -154,23 +172,17 @@ class VllmServerEngine(RolloutEngine):
         self.version = version
 
     def _load_files(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        # Read by all since they trained together.
-        if self.ranks.rank == 0 and self._weights is not None:
-            shutil.rmtree(self._weights, ignore_errors=True)
         tensors = self._model.tensors(named_tensors)
-        written: tuple[Path, list[str]] | None = None
-        if self.ranks.rank == 0:
-            label = f"{uuid.uuid4().hex[:8]}-{version}"
-            folder = self._folder.parent / f"weights_{label}"
-            written = folder, write_weights(folder, tensors, dtype=self._dtype)
-        else:
-            for _ in tensors:  # gathering shards takes all ranks
-                pass
+        written = self._write(self._own_folder, tensors, version) if self._own_folder else None
+        for _ in tensors:  # gathering shards takes all ranks, also those after one that could not be written
+            pass
         # Also a barrier: no server may read the folder before all of it is written.
         found = self.ranks.gather(written)[0]
+        if isinstance(found, EngineError):
+            raise found
         assert found is not None
         self._weights, names = found
-        self._label = self._weights.name.removeprefix("weights_")
+        self._label = self._weights.name
         self._model.check_names(names)
         calls = {
             # It started with dummy weights.
@@ -180,19 +192,44 @@ class VllmServerEngine(RolloutEngine):
         for method, arguments in calls.items():  # of every worker
             self._servers.order("/collective_rpc", {"method": method, "kwargs": arguments})
 
+    def _write(
+        self, own_folder: Path, tensors: Iterator[tuple[str, Tensor]], version: int
+    ) -> tuple[Path, list[str]] | EngineError:
+        """The folder with the weights and their names; or why there is none, which ends the other ranks as well."""
+        # Read by all servers since the ranks trained together.
+        if self._weights is not None:
+            shutil.rmtree(self._weights, ignore_errors=True)
+        remove_left_behind(own_folder.parent)
+        folder = own_folder / f"{uuid.uuid4().hex[:8]}-{version}"
+        try:
+            return folder, write_weights(folder, tensors, dtype=self._dtype)
+        except (OSError, SafetensorError) as error:  # a full disk is the latter, without a path
+            return EngineError(
+                f"rollout.vllm.server.folder={self.settings.folder}: weights cannot be written ({error})"
+            )
+
     def _reset_cache(self) -> None:
-        """Raises ServerError where a server does not let go of what the old weights computed."""
-        until = time.monotonic() + 10
-        while not all(answer["success"] for answer in self._servers.order("/reset_prefix_cache")):
+        """Loses the servers that do not let go of what the old weights computed."""
+        until = time.monotonic() + RESET_S
+        while held := [i for i, answer in self._servers.order("/reset_prefix_cache").items() if not answer["success"]]:
             if time.monotonic() > until:
-                raise ServerError(f"{', '.join(self._servers.led)}: the prefix cache is not reset: requests hold it")
+                for index in held:
+                    fault = f"{self._client.urls[index]}: the prefix cache is not reset: requests hold it"
+                    self._servers.lose(index, ServerError(fault))
+                return
             time.sleep(0.05)
 
     def open(self, sampling: Sampling) -> VllmServerStream:
         if self.version is None:
             raise RuntimeError("sync_weights must be called before generate")
         return VllmServerStream(
-            self._servers, self._eos_ids, self.settings.max_model_tokens, sampling, self.version, self._label
+            self._servers,
+            self._eos_ids,
+            self.settings.max_model_tokens,
+            sampling,
+            self.version,
+            self._label,
+            self.concurrency,
         )
 
     def close(self) -> None:
@@ -202,15 +239,34 @@ class VllmServerEngine(RolloutEngine):
             return
         self._closed = True
         self._client.close()
-        if self.ranks.rank == 0 and self._weights is not None:
-            shutil.rmtree(self._weights, ignore_errors=True)
+        self._cleanup.close()
+
+
+@contextmanager
+def weights_folder(shared: Path) -> Iterator[Path]:
+    """A folder of this process for its weights, removed at the end; claimed as a run is, or nobody could tell whether
+    those of a process that was killed are still wanted."""
+    folder = shared.absolute() / f"weights_{uuid.uuid4().hex[:8]}"
+    with claimed(folder):
+        try:
+            yield folder
+        finally:
+            for weights in folder.glob("*-*"):
+                shutil.rmtree(weights, ignore_errors=True)
+
+
+def remove_left_behind(folder: Path) -> None:
+    """Removes the weights of processes that were killed: a set is as large as the model."""
+    for claim in folder.glob(f"weights_*/{HEARTBEAT}"):
+        if not alive(read_claim(claim.parent), claim.parent):
+            shutil.rmtree(claim.parent, ignore_errors=True)
 
 
 @torch.no_grad()
 def write_weights(folder: Path, named_tensors: Iterable[tuple[str, Tensor]], *, dtype: torch.dtype) -> list[str]:
     """Writes `folder` with a file for every SHARD_BYTES of tensors, in `dtype`; the names that were written.
 
-    The folder gets its final name once all of it is on disk; leftovers of a killed process are removed.
+    The folder gets its final name once all of it is on disk.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with replacing(folder) as draft:

@@ -8,9 +8,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dapo_lit.engines.vllm_server.client import ServerClient, ServerError, UnreachableError
+from dapo_lit.engines.vllm_server.client import ServerClient, ServerError
 from dapo_lit.log import log
 from dapo_lit.ranks import Ranks
+
+GENERATED = "vllm:generation_tokens_total"
+"""The counter, one line for each engine of a server, in what it answers to /metrics."""
 
 
 class Servers:
@@ -22,7 +25,8 @@ class Servers:
         count = len(client.urls)
         self._led = list(range(ranks.rank, count, ranks.size))
         self._own = self._led or [ranks.rank % count]
-        self.lost: set[int] = set()
+        self.lost: dict[int, str] = {}  # with what was wrong
+        self._generated: dict[int, float] = {}
 
     @property
     def usable(self) -> list[int]:
@@ -30,46 +34,62 @@ class Servers:
         every = range(len(self.client.urls))
         return [i for i in self._own if i not in self.lost] or [i for i in every if i not in self.lost]
 
-    @property
-    def led(self) -> list[str]:
-        """Addresses of the servers that this rank gives orders to."""
-        return [self.client.urls[i] for i in self._led if i not in self.lost]
+    def none_left(self) -> ServerError:
+        return ServerError(f"no server is left ({'; '.join(self.lost.values())})")
 
-    def order(self, path: str, body: dict[str, Any] | None = None) -> list[Any]:
-        """A POST to the servers that this rank leads; what each answers. One that does not answer is lost.
+    def order(self, path: str, body: dict[str, Any] | None = None) -> dict[int, Any]:
+        """A POST to the servers that this rank leads; what each answers. One that does not, or with an error, is lost.
 
-        Raises ServerError of the first that answers with an error.
+        Other ranks wait for this one meanwhile, so nothing that is wrong with a server is raised here.
         """
         led = [index for index in self._led if index not in self.lost]
         answers = self.client.post(path, {self.client.urls[index]: body for index in led})
+        done = {}
         for index, answer in zip(led, answers, strict=True):
-            if isinstance(answer, UnreachableError):
+            if isinstance(answer, ServerError):
                 self.lose(index, answer)
             elif isinstance(answer, BaseException):
                 raise answer
-        return [answer for answer in answers if not isinstance(answer, UnreachableError)]
+            else:
+                done[index] = answer
+        return done
 
     def agree_on_lost(self) -> None:
         """Every rank takes for lost what any rank has lost. A collective; raises ServerError if no server is left."""
-        self.lost = set().union(*self._ranks.gather(self.lost))
+        self.lost = self._lost_anywhere()
         if not self.usable:
-            raise ServerError(f"no server is left of {', '.join(self.client.urls)}")
+            raise self.none_left()
+
+    def _lost_anywhere(self) -> dict[int, str]:
+        return {index: fault for lost in self._ranks.gather(self.lost) for index, fault in lost.items()}
 
     def lose(self, index: int, error: Exception) -> None:
         """Takes no more samples from a server until it answers again at a sync."""
         if index not in self.lost:
-            self.lost.add(index)
+            self.lost[index] = str(error)
             log.warning(f"a server is lost, and its requests go to the others ({error})")
+
+    def has_generated(self, index: int) -> bool:
+        """True if a server has generated tokens, of any request of any rank, since this was asked last."""
+        try:
+            text = self.client.run(self.client.text("GET", self.client.urls[index], "/metrics"))
+        except ServerError:
+            return False
+        lines = [line for line in text.splitlines() if line.startswith(GENERATED)]
+        before = self._generated.get(index)
+        self._generated[index] = sum(float(line.rpartition(" ")[2]) for line in lines)
+        return self._generated[index] != before
 
     def agree(self, check: Callable[[str], None], wait_s: float) -> None:
         """Every rank takes the same servers for lost: those that fail `check` now. A collective, between steps.
 
         Raises ServerError if none is left for `wait_s` seconds.
         """
-        before, until = set().union(*self._ranks.gather(self.lost)), time.monotonic() + wait_s
+        before, until = self._lost_anywhere(), time.monotonic() + wait_s
         while True:
             faults = {index: _fault(check, self.client.urls[index]) for index in self._led}
-            self.lost = set().union(*self._ranks.gather({index for index in faults if faults[index]}))
+            self.lost = {index: fault for index, fault in faults.items() if fault}
+            self.lost = self._lost_anywhere()
             late: bool = self._ranks.first(lambda: time.monotonic() >= until)
             if self.usable or late:
                 break
@@ -79,7 +99,7 @@ class Servers:
                 state = f"is lost, and left out: {faults[index]}" if faults[index] else "answers again"
                 log.info(f"{self.client.urls[index]} {state}")
         if not self.usable:
-            raise ServerError(f"no server is left of {', '.join(self.client.urls)}")
+            raise self.none_left()
 
 
 def _fault(check: Callable[[str], None], url: str) -> str | None:
