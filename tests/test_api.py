@@ -126,4 +126,10 @@ def test_the_names_are_functions_and_modules_in_any_order_of_imports() -> None:
         code = f"{first}; from dapo_lit import train, ablate, report; print(*map(callable, (train, ablate, report)))"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.split() == ["True"] * 3
+    code = (
+        "import dapo_lit; print({'train', 'ablate', 'report', 'api'} <= {*dir(dapo_lit)});"
+        "print(*map(callable, (dapo_lit.train, dapo_lit.ablate, dapo_lit.report, dapo_lit.api.multirun)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True"] * 5
     assert list(inspect.signature(train).parameters)[:4] == ["experiment", "overrides", "regime", "steps"]
