@@ -12,7 +12,7 @@ from composition import tree_of
 
 from dapo_lit.cli.config_tree import resolved
 from dapo_lit.config import parse
-from dapo_lit.config.commands import EvaluateConfig
+from dapo_lit.config.commands import EvaluateConfig, unread
 from dapo_lit.errors import UserError
 from dapo_lit.evaluate import evaluate
 from dapo_lit.evaluation import resumable
@@ -205,6 +205,27 @@ def test_settings_that_do_not_fit_are_refused_before_anything_is_sampled(run, tm
     where = [] if overrides[0] in ("policy=tiny", "ckpt=runs/none") else [f"ckpt={run}"]
     with pytest.raises(UserError, match=named):
         evaluate(on_sums(tmp_path, *where, *overrides), [])
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("rollout.temperature=0.5", "benchmark.temperature"), ("rollout.noise_stream=1", "seed"),
+        ("rollout.steps_ahead=1", "of training"), ("policy.dtype=bfloat16", "its own policy"),
+        ("policy.lora.rank=2", "its own policy"),
+    ],
+)  # fmt: skip
+def test_a_key_that_an_evaluation_does_not_read_is_refused_by_name(run, tmp_path, override, reason):
+    with pytest.raises(UserError, match=rf"{override.partition('=')[0]}: .*{reason}"):
+        evaluate(on_sums(tmp_path, f"ckpt={run}"), [f"ckpt={run}", "policy=tiny", override])
+
+
+@pytest.mark.parametrize(("ckpt", "read"), [(None, True), ("a folder", False)])
+def test_a_policy_of_hugging_face_has_its_path_and_its_dtype(ckpt, read):
+    assert (unread("policy.path", ckpt, is_run=False) is None) is read
+    assert unread("policy.dtype", ckpt, is_run=False) is None
+    assert unread("policy.lora", ckpt, is_run=False)
+    assert unread("rollout.max_batch_size", ckpt, is_run=False) is None
 
 
 def test_a_corrected_answer_is_sampled_again_and_no_other_problem(run, tmp_path, monkeypatch):

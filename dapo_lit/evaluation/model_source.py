@@ -69,7 +69,7 @@ def open_model(ckpt: str | None, policy: Policy, device: str) -> EvaluatedModel:
             f"policy={policy.name} has no weights of its own; give ckpt=runs/<study>/<arm>/seed_<n>, or policy.path"
         )
     place = Path(where)
-    if (place / RECORD).is_file() or place.suffix == ".ckpt":
+    if is_of_run(place):
         evaluated = open_run_model(place)[0]
     else:
         try:
@@ -84,6 +84,11 @@ def open_model(ckpt: str | None, policy: Policy, device: str) -> EvaluatedModel:
         evaluated = EvaluatedModel(place.name if ckpt else policy.name, model, tokenizer, files)
     chosen = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     return replace(evaluated, model=evaluated.model.to(chosen))
+
+
+def is_of_run(place: Path) -> bool:
+    """True for a run folder and for a checkpoint of a run."""
+    return (place / RECORD).is_file() or place.suffix == ".ckpt"
 
 
 def run_of(place: Path) -> Path:

@@ -121,7 +121,9 @@ def one_config_for_both(folder: Path) -> None:
         return Trainer(accelerator="cpu", devices=1, logger=False, max_epochs=1, default_root_dir=folder)
 
     other = settings(2, "algorithm.techniques.clip_higher=false", "trainer.micro_batch_tokens=128")
-    with pytest.raises(ConfigError, match=r"different configs \(algorithm.techniques.clip_higher; .* is True and False"):
+    with pytest.raises(
+        ConfigError, match=r"different configs \(algorithm.techniques.clip_higher; .* is True and False"
+    ):
         trainer().fit(DAPOModule(settings()), RolloutDataModule(other))
     with pytest.raises(ConfigError, match="fit needs a RolloutDataModule"):
         trainer().fit(DAPOModule(settings()), train_dataloaders=[1])
