@@ -10,6 +10,7 @@ import pytest
 from commands import export_to
 
 from dapo_lit.build.components import RunComponents
+from dapo_lit.config import ConfigError
 from dapo_lit.train import train
 
 TRL_REWARD = '''
@@ -22,6 +23,7 @@ CALLBACK = """
 from pathlib import Path
 
 from lightning import Callback
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 
 class Steps(Callback):
@@ -32,6 +34,12 @@ class Steps(Callback):
         accuracy = float(trainer.callback_metrics["rollout/accuracy"])
         with self.file.open("a") as lines:
             lines.write(f"{batch.step} {accuracy}\\n")
+
+
+class NeedsLogger(Callback):
+    def setup(self, trainer, module, stage):
+        if not trainer.loggers:
+            raise MisconfigurationException("no logger;\\nset one")
 """
 LIBRARY = Path(__file__).parents[1] / "docs" / "library.md"
 (BEST,) = re.findall(r"'(\+callbacks\.best=.*)'$", LIBRARY.read_text(encoding="utf-8"), re.MULTILINE)
@@ -90,3 +98,10 @@ def test_a_run_with_columns_a_reward_a_callback_and_a_logger_of_ones_own(run, tm
     export_to(tmp_path / "exported", kept)
     assert "manifest.json does not name it" in capsys.readouterr().out
     assert (tmp_path / "exported" / "model.safetensors").is_file()
+
+
+def test_what_lightning_refuses_of_a_callback_is_one_line(compose, tmp_path, monkeypatch):
+    (tmp_path / "other_callbacks.py").write_text(CALLBACK)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"^callbacks \(mine\): no logger; set one$"):
+        train(compose("+callbacks.mine={_target_: other_callbacks.NeedsLogger}", "budget.steps=1"), [])
