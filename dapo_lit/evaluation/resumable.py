@@ -107,7 +107,7 @@ def result_folder(config: EvaluateConfig, evaluated: EvaluatedModel, benchmark: 
     Raises ConfigError: the samples in it were made with another tokenizer, which the weights do not show.
     """
     settings = benchmark.settings
-    identity = {
+    identity: dict[str, Any] = {
         "weights": evaluated.digest,
         "dtype": str(evaluated.model.dtype),
         "engine": config.rollout.engine,
