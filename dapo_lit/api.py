@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union
 
 from dapo_lit.command_text import setting
 from dapo_lit.errors import UserError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-Data = str | Path | Iterable[Mapping[str, Any]]
+Data = Union[str, Path, Iterable[Mapping[str, Any]], "pd.DataFrame"]
 """A file, a hub id, or rows with `problem` and `answer`."""
 Reward = str | Callable[..., Any]
 """A rule of conf/reward (`math`, `number`, ...), or a function in a module, or its dotted path."""
@@ -234,7 +234,19 @@ def _file_of(data: Data, runs_dir: Path) -> str:
     """A file as it is; rows in a file whose name is their digest, so that another call with the same rows has it."""
     if isinstance(data, (str, Path)):
         return str(data)
-    lines = "".join(json.dumps(dict(row), ensure_ascii=False) + "\n" for row in data)
+    import pandas as pd
+
+    rows = [*(data.to_dict("records") if isinstance(data, pd.DataFrame) else data)]
+    if not rows or not all(isinstance(row, Mapping) for row in rows):
+        raise UserError(
+            "data: rows are mappings with `problem` and `answer`, [{'problem': '1+2=', 'answer': '3'}, ...]"
+        )
+    try:
+        # Numbers and arrays of numpy have tolist.
+        texts = [json.dumps(dict(row), ensure_ascii=False, default=lambda value: value.tolist()) for row in rows]
+    except (AttributeError, TypeError) as error:
+        raise UserError(f"data: rows hold texts, numbers and lists ({error})") from None
+    lines = "".join(f"{text}\n" for text in texts)
     file = runs_dir / "data" / f"problems_{hashlib.sha256(lines.encode()).hexdigest()[:12]}.jsonl"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(lines, encoding="utf-8")

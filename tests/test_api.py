@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from command_line import SMALL, run_cli
 
@@ -80,6 +82,19 @@ def test_rows_and_a_function_of_ones_own_train(tmp_path: Path, monkeypatch: pyte
     (file,) = Path("runs/data").iterdir()
     assert [json.loads(line) for line in file.open(encoding="utf-8")] == rows
     assert run.metrics["rollout/accuracy"].iloc[-1] > 0
+
+
+def test_rows_may_be_a_table_and_have_numbers_of_numpy(tmp_path: Path) -> None:
+    rows = [{"problem": "1+2=", "answer": np.int64(3), "levels": np.arange(2)}]
+    file = api._file_of(rows, tmp_path)
+    assert json.loads(Path(file).read_text()) == {"problem": "1+2=", "answer": 3, "levels": [0, 1]}
+    assert api._file_of(pd.DataFrame(rows), tmp_path) == file
+    for wrong, message in (
+        ({"problem": "1+2=", "answer": "3"}, "rows are mappings"), ([], "rows are mappings"), ([("1+2=", 3)], "rows are"),
+        ([{"problem": "1+2=", "answer": object()}], "texts, numbers and lists"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=message):
+            api._file_of(wrong, tmp_path)  # type: ignore[arg-type]
 
 
 def test_a_study_from_python_has_its_effects(tmp_path: Path) -> None:
