@@ -59,6 +59,19 @@ def test_a_mistake_is_the_commands_message(tmp_path: Path) -> None:
         train("four_sums", reward=lambda prompts, completions: [], runs_dir=tmp_path)
 
 
+def test_a_run_or_a_study_that_is_not_there_is_named(tmp_path: Path) -> None:
+    run, study = api.Run(tmp_path / "none"), api.StudyResult(tmp_path / "none", tmp_path / "none" / "report.html")
+    for read in (lambda: run.metrics, lambda: run.config, lambda: study.effects, lambda: study.runs, run.plot):
+        with pytest.raises(UserError, match=str(tmp_path / "none")):
+            read()
+    assert "no rows of metrics" in run._repr_html_()
+    packed = Path(__file__).parents[1] / "experiments" / "table1_joint"
+    with pytest.raises(UserError, match="packed"):
+        _ = api.StudyResult(packed, packed / "report.html").runs
+    with pytest.raises(TypeError, match="folder"):
+        report()
+
+
 def test_rows_and_a_function_of_ones_own_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dapo_lit.build.components import RunComponents
     from dapo_lit.cli.command import compose
@@ -90,7 +103,7 @@ def test_rows_may_be_a_table_and_have_numbers_of_numpy(tmp_path: Path) -> None:
     assert json.loads(Path(file).read_text()) == {"problem": "1+2=", "answer": 3, "levels": [0, 1]}
     assert api._file_of(pd.DataFrame(rows), tmp_path) == file
     for wrong, message in (
-        ({"problem": "1+2=", "answer": "3"}, "rows are mappings"), ([], "rows are mappings"), ([("1+2=", 3)], "rows are"),
+        ({"problem": "1+2=", "answer": "3"}, "are mappings"), ([], "are mappings"), ([("1+2=", 3)], "are mappings"),
         ([{"problem": "1+2=", "answer": object()}], "texts, numbers and lists"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=message):
