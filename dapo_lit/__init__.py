@@ -20,15 +20,19 @@ PLACES = {
     "RolloutDataModule": "dapo_lit.lit.datamodule",
     "compose": "dapo_lit.cli.command",
 }
+MODULES = ("ablate", "api", "report", "train")
+"""Loaded where they are asked for, `dapo_lit.train(...)`; three are called as functions (callable_module.py)."""
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":  # of the installed package; reading its metadata takes milliseconds, so on demand only
         return version("dapo_lit")
+    if name in MODULES:
+        return import_module(f"dapo_lit.{name}")
     if name not in PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(PLACES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *PLACES, "__version__"])
+    return sorted({*globals(), *PLACES, *MODULES, "__version__"})

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union
 
 from dapo_lit.command_text import setting
 from dapo_lit.errors import UserError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-Data = str | Path | Iterable[Mapping[str, Any]]
+Data = Union[str, Path, Iterable[Mapping[str, Any]], "pd.DataFrame"]
 """A file, a hub id, or rows with `problem` and `answer`."""
 Reward = str | Callable[..., Any]
 """A rule of conf/reward (`math`, `number`, ...), or a function in a module, or its dotted path."""
@@ -42,17 +42,23 @@ class Run:
 
     @property
     def metrics(self) -> "pd.DataFrame":
-        """A row a step, a column a metric (docs/metrics.md); the index is the rollout step."""
+        """A row a step, a column a metric (docs/metrics.md); the index is the rollout step.
+
+        Raises UserError: there is no run, or it has no row yet.
+        """
         from dapo_lit.runs.files.metrics_file import read_metrics
 
-        return read_metrics(self.path).table
+        table = read_metrics(self.path).table
+        if table.empty:
+            raise UserError(f"{self.path}: no rows of metrics; a run is a folder such as runs/<study>/<arm>/seed_<n>")
+        return table
 
     @property
     def config(self) -> dict[str, Any]:
         """The config, as config.yaml has it."""
-        import yaml
+        from dapo_lit.runs.files.record import read_config
 
-        return dict(yaml.safe_load((self.path / "config.yaml").read_text(encoding="utf-8")))
+        return read_config(self.path)
 
     @property
     def recorded(self) -> list[int]:
@@ -86,7 +92,10 @@ class Run:
         return self.path / "run.html"
 
     def _repr_html_(self) -> str:
-        last = self.metrics.iloc[-1]
+        try:
+            last = self.metrics.iloc[-1]
+        except UserError as error:  # a notebook shows what is returned, and a traceback for what is raised
+            return f"<code>{error}</code>"
         return f"<code>{self.path}</code>: step {last.name}, training accuracy {last.get('rollout/accuracy', 0):.1%}"
 
 
@@ -100,8 +109,14 @@ class StudyResult:
 
     @cached_property
     def report(self) -> dict[str, Any]:
-        """report.json: outcomes, comparisons and effects, numbers in full."""
-        return dict(json.loads((self.page.parent / "report.json").read_text(encoding="utf-8")))
+        """report.json: outcomes, comparisons and effects, numbers in full.
+
+        Raises UserError: there is none yet.
+        """
+        file = self.page.parent / "report.json"
+        if not file.is_file():
+            raise UserError(f"{file}: no report yet; dapo_lit.report({str(self.path)!r}) writes it")
+        return dict(json.loads(file.read_text(encoding="utf-8")))
 
     @property
     def effects(self) -> "pd.DataFrame":
@@ -112,8 +127,18 @@ class StudyResult:
 
     @property
     def runs(self) -> list[Run]:
-        """The runs below the study's folder."""
-        return [Run(file.parent) for file in sorted(self.path.glob("*/seed_*/metrics.jsonl"))]
+        """The runs below the study's folder.
+
+        Raises UserError: there is no such folder, or it has packed cells, which are tables for a whole study.
+        """
+        from dapo_lit.study.read.runs import packed_folders
+
+        found = [Run(file.parent) for file in sorted(self.path.glob("*/seed_*/metrics.jsonl"))]
+        if not found and not self.path.is_dir():
+            raise UserError(f"{self.path}: no such folder; a study is a folder such as runs/<study>")
+        if not found and packed_folders(self.path):
+            raise UserError(f"{self.path}: its runs are packed; dapo_lit.study.read.runs.load reads them")
+        return found
 
     def plot(self, keys: Iterable[str] = ("rollout/accuracy", "rollout/entropy")) -> "Figure":
         """Paired differences by step, with their intervals."""
@@ -219,14 +244,16 @@ def ablate(
     return StudyResult(folder, folder / "report" / "report.html")
 
 
-def report(*folders: str | Path, output: str | Path | None = None, quiet: bool = False) -> StudyResult:
+def report(
+    folder: str | Path, *others: str | Path, output: str | Path | None = None, quiet: bool = False
+) -> StudyResult:
     """Writes the report of a study, finished or not, or of packed cells; `python -m dapo_lit.report`.
 
     Raises UserError: there is nothing to report on.
     """
-    first = Path(folders[0])
+    first = Path(folder)
     out = Path(output) if output is not None else first / "report"
-    _command("report", *map(str, folders), f"output={out}", incomplete=(3,), quiet=quiet)
+    _command("report", *map(str, (folder, *others)), f"output={out}", incomplete=(3,), quiet=quiet)
     return StudyResult(first, out / "report.html")
 
 
@@ -234,7 +261,19 @@ def _file_of(data: Data, runs_dir: Path) -> str:
     """A file as it is; rows in a file whose name is their digest, so that another call with the same rows has it."""
     if isinstance(data, (str, Path)):
         return str(data)
-    lines = "".join(json.dumps(dict(row), ensure_ascii=False) + "\n" for row in data)
+    import pandas as pd
+
+    rows = [*(data.to_dict("records") if isinstance(data, pd.DataFrame) else data)]
+    if not rows or not all(isinstance(row, Mapping) for row in rows):
+        raise UserError(
+            "data: rows are mappings with `problem` and `answer`, [{'problem': '1+2=', 'answer': '3'}, ...]"
+        )
+    try:
+        # Numbers and arrays of numpy have tolist.
+        texts = [json.dumps(dict(row), ensure_ascii=False, default=lambda value: value.tolist()) for row in rows]
+    except (AttributeError, TypeError) as error:
+        raise UserError(f"data: rows hold texts, numbers and lists ({error})") from None
+    lines = "".join(f"{text}\n" for text in texts)
     file = runs_dir / "data" / f"problems_{hashlib.sha256(lines.encode()).hexdigest()[:12]}.jsonl"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(lines, encoding="utf-8")

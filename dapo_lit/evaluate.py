@@ -15,13 +15,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dapo_lit.cli.command import run_command
-from dapo_lit.config.commands import EvaluateConfig
-from dapo_lit.errors import UserError
+from dapo_lit.cli.overrides import parsed_overrides
+from dapo_lit.config import ConfigError
+from dapo_lit.config.commands import EvaluateConfig, unread
+from dapo_lit.errors import UserError, one_line
 from dapo_lit.evaluation.voting import VoteCounts, average, consensus, pass_at_k
 from dapo_lit.preflight.machine import check_gpu_for
 from dapo_lit.screen import print_table
@@ -43,9 +46,13 @@ def evaluate(config: EvaluateConfig, overrides: list[str]) -> None:
         check_gpu_for("device=cuda")
     import torch
 
-    from dapo_lit.evaluation.model_source import open_model
+    from dapo_lit.evaluation.model_source import is_of_run, open_model
     from dapo_lit.evaluation.resumable import evaluate_model
 
+    keys = [override.key_or_group for override in parsed_overrides(overrides)]
+    reasons = (unread(key, config.ckpt, config.ckpt is not None and is_of_run(Path(config.ckpt))) for key in keys)
+    if faults := [*filter(None, reasons)]:
+        raise ConfigError(one_line(faults))
     torch.set_num_threads(config.threads)
     as_json = config.answer == "json"
     # With JSON, standard output has the answer and nothing else.

@@ -23,6 +23,7 @@ from dapo_lit.data.templates import PromptTemplate
 from dapo_lit.errors import UserError
 from dapo_lit.runs.files.layout import CONFIG, EVALUATIONS
 from dapo_lit.runs.files.metrics_file import read_metrics
+from dapo_lit.runs.files.record import config_text
 from dapo_lit.runs.files.tables import read_table
 
 
@@ -50,12 +51,13 @@ def export(config: ExportConfig, overrides: list[str]) -> None:
     )
     notes = {"dapo_lit.json": {"checkpoint": evaluated.label, "digest": evaluated.digest}}
     card = model_card(out.name, settings, run, config.license)
-    files = {"README.md": card.encode(), "dapo_lit_config.yaml": (run / CONFIG).read_bytes()}
+    written = (run / CONFIG).read_bytes() if run else config_text(settings.model_dump(mode="json")).encode()
+    files = {"README.md": card.encode(), "dapo_lit_config.yaml": written}
     save_policy(out, model, evaluated.tokenizer, notes, files)
     print(f"policy  {out} ({evaluated.label})")
 
 
-def model_card(name: str, config: Config, run: Path, licence: str | None) -> str:
+def model_card(name: str, config: Config, run: Path | None, licence: str | None) -> str:
     """The card as Markdown, with the header that the hub reads."""
     origin = config.policy.path or f"a policy pre-trained for the task ({config.policy.name})"
     data = config.task.path or f"{config.task.name}, a generated task"
@@ -72,8 +74,10 @@ def model_card(name: str, config: Config, run: Path, licence: str | None) -> str
     ]) + "\n"  # fmt: skip
 
 
-def _results(config: Config, run: Path) -> list[str]:
+def _results(config: Config, run: Path | None) -> list[str]:
     """A table of what the run evaluated, before and after; intervals over problems where there are several."""
+    if run is None:
+        return ["None are known: the checkpoint was not in the folder of a run.", ""]
     rows = [row for row in read_metrics(run).rows if any(key.startswith("eval/") for key in row)]
     if not rows:
         return ["Nothing was evaluated.", ""]

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from command_line import SMALL, run_cli
 
@@ -57,6 +59,19 @@ def test_a_mistake_is_the_commands_message(tmp_path: Path) -> None:
         train("four_sums", reward=lambda prompts, completions: [], runs_dir=tmp_path)
 
 
+def test_a_run_or_a_study_that_is_not_there_is_named(tmp_path: Path) -> None:
+    run, study = api.Run(tmp_path / "none"), api.StudyResult(tmp_path / "none", tmp_path / "none" / "report.html")
+    for read in (lambda: run.metrics, lambda: run.config, lambda: study.effects, lambda: study.runs, run.plot):
+        with pytest.raises(UserError, match=str(tmp_path / "none")):
+            read()
+    assert "no rows of metrics" in run._repr_html_()
+    packed = Path(__file__).parents[1] / "experiments" / "table1_joint"
+    with pytest.raises(UserError, match="packed"):
+        _ = api.StudyResult(packed, packed / "report.html").runs
+    with pytest.raises(TypeError, match="folder"):
+        report()
+
+
 def test_rows_and_a_function_of_ones_own_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dapo_lit.build.components import RunComponents
     from dapo_lit.cli.command import compose
@@ -80,6 +95,19 @@ def test_rows_and_a_function_of_ones_own_train(tmp_path: Path, monkeypatch: pyte
     (file,) = Path("runs/data").iterdir()
     assert [json.loads(line) for line in file.open(encoding="utf-8")] == rows
     assert run.metrics["rollout/accuracy"].iloc[-1] > 0
+
+
+def test_rows_may_be_a_table_and_have_numbers_of_numpy(tmp_path: Path) -> None:
+    rows = [{"problem": "1+2=", "answer": np.int64(3), "levels": np.arange(2)}]
+    file = api._file_of(rows, tmp_path)
+    assert json.loads(Path(file).read_text()) == {"problem": "1+2=", "answer": 3, "levels": [0, 1]}
+    assert api._file_of(pd.DataFrame(rows), tmp_path) == file
+    for wrong, message in (
+        ({"problem": "1+2=", "answer": "3"}, "are mappings"), ([], "are mappings"), ([("1+2=", 3)], "are mappings"),
+        ([{"problem": "1+2=", "answer": object()}], "texts, numbers and lists"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=message):
+            api._file_of(wrong, tmp_path)  # type: ignore[arg-type]
 
 
 def test_a_study_from_python_has_its_effects(tmp_path: Path) -> None:
@@ -126,4 +154,10 @@ def test_the_names_are_functions_and_modules_in_any_order_of_imports() -> None:
         code = f"{first}; from dapo_lit import train, ablate, report; print(*map(callable, (train, ablate, report)))"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.split() == ["True"] * 3
+    code = (
+        "import dapo_lit; print({'train', 'ablate', 'report', 'api'} <= {*dir(dapo_lit)});"
+        "print(*map(callable, (dapo_lit.train, dapo_lit.ablate, dapo_lit.report, dapo_lit.api.multirun)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True"] * 5
     assert list(inspect.signature(train).parameters)[:4] == ["experiment", "overrides", "regime", "steps"]

@@ -12,7 +12,7 @@ from composition import tree_of
 
 from dapo_lit.cli.config_tree import resolved
 from dapo_lit.config import parse
-from dapo_lit.config.commands import EvaluateConfig
+from dapo_lit.config.commands import EvaluateConfig, unread
 from dapo_lit.errors import UserError
 from dapo_lit.evaluate import evaluate
 from dapo_lit.evaluation import resumable
@@ -114,7 +114,7 @@ def test_responses_that_other_code_scored_are_scored_again_and_none_is_drawn_aga
     some, printed = evaluated(4)
     first = before["problem_id"].isin(json.loads((file.parent / "evaluation.json").read_text())["questions"])
     assert "8 responses in" in printed
-    assert "scored by other code; scored again, 8 verdicts changed" in printed
+    assert "scored again, 8 verdicts changed" in printed
     pd.testing.assert_frame_equal(some[first], before[first])
     assert (some["correct"] != before["correct"])[~first].all()  # not asked for: scored when they are
     everything, printed = evaluated(12)
@@ -128,10 +128,46 @@ def test_a_verdict_that_is_late_when_it_is_given_again_does_not_replace_the_one_
         evaluate(on_sums(tmp_path, f"ckpt={run}", "limit=4", "n=2", "show=0", "preflight=false"), [])
         return pd.read_parquet(next(tmp_path.rglob("samples.parquet")))
 
-    other = evaluated().assign(scored_by="0123456789abcdef")
+    other = evaluated().assign(scored_by="numeric number 2 0123456789abcdef")
     other.to_parquet(next(tmp_path.rglob("samples.parquet")))
     monkeypatch.setattr(Verifier, "score", lambda self, pairs: [Score(False, -1.0, timed_out=True) for _ in pairs])
     pd.testing.assert_frame_equal(evaluated(), other)
+    # Of another rule it is no verdict at all.
+    (file,) = tmp_path.rglob("samples.parquet")
+    other.assign(scored_by="sympy number 2 0123456789abcdef").to_parquet(file)
+    with pytest.raises(UserError, match="not one of 8 responses has a verdict"):
+        evaluated()
+    assert pd.read_parquet(file)["timed_out"].all()
+
+
+def test_late_verdicts_are_given_again_under_a_longer_deadline_and_another_rule_judges_the_same_samples(
+    run, tmp_path, monkeypatch
+):
+    def evaluated(*overrides: str) -> pd.DataFrame:
+        evaluate(on_sums(tmp_path, f"ckpt={run}", "limit=4", "n=2", "show=0", "preflight=false", *overrides), [])
+        (file,) = tmp_path.rglob("samples.parquet")
+        return pd.read_parquet(file)
+
+    before = evaluated()
+    (file,) = tmp_path.rglob("samples.parquet")
+    late = before.assign(timed_out=True, correct=False)
+    late.to_parquet(file)
+    monkeypatch.setattr(resumable, "evaluated_samples", None)  # nothing is drawn
+    pd.testing.assert_frame_equal(evaluated(), before)
+    late.to_parquet(file)
+    assert not evaluated("deadline_s=20")["timed_out"].any()
+    assert evaluated("benchmark.extraction=boxed")["extracted"].isna().all()  # no sum has a box
+    pd.testing.assert_frame_equal(evaluated(), before)
+
+
+def test_a_folder_whose_digest_has_the_rule_as_earlier_versions_named_it_is_continued(run, tmp_path, monkeypatch):
+    arguments = (f"ckpt={run}", "limit=4", "n=2", "show=0", "preflight=false")
+    evaluate(on_sums(tmp_path, *arguments), [])
+    (file,) = tmp_path.rglob("samples.parquet")
+    earlier = file.parent.rename(f"{str(file.parent)[:-8]}01234567")
+    monkeypatch.setattr(resumable, "evaluated_samples", None)  # nothing is drawn
+    evaluate(on_sums(tmp_path, *arguments), [])
+    assert [folder for folder in earlier.parent.iterdir() if folder.is_dir()] == [earlier]
 
 
 def test_more_problems_add_to_the_same_folder_where_the_longest_prompt_decides_the_response_limit(run, tmp_path):
@@ -169,6 +205,27 @@ def test_settings_that_do_not_fit_are_refused_before_anything_is_sampled(run, tm
     where = [] if overrides[0] in ("policy=tiny", "ckpt=runs/none") else [f"ckpt={run}"]
     with pytest.raises(UserError, match=named):
         evaluate(on_sums(tmp_path, *where, *overrides), [])
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("rollout.temperature=0.5", "benchmark.temperature"), ("rollout.noise_stream=1", "seed"),
+        ("rollout.steps_ahead=1", "of training"), ("policy.dtype=bfloat16", "its own policy"),
+        ("policy.lora.rank=2", "its own policy"),
+    ],
+)  # fmt: skip
+def test_a_key_that_an_evaluation_does_not_read_is_refused_by_name(run, tmp_path, override, reason):
+    with pytest.raises(UserError, match=rf"{override.partition('=')[0]}: .*{reason}"):
+        evaluate(on_sums(tmp_path, f"ckpt={run}"), [f"ckpt={run}", "policy=tiny", override])
+
+
+@pytest.mark.parametrize(("ckpt", "read"), [(None, True), ("a folder", False)])
+def test_a_policy_of_hugging_face_has_its_path_and_its_dtype(ckpt, read):
+    assert (unread("policy.path", ckpt, is_run=False) is None) is read
+    assert unread("policy.dtype", ckpt, is_run=False) is None
+    assert unread("policy.lora", ckpt, is_run=False)
+    assert unread("rollout.max_batch_size", ckpt, is_run=False) is None
 
 
 def test_a_corrected_answer_is_sampled_again_and_no_other_problem(run, tmp_path, monkeypatch):

@@ -2,12 +2,15 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from commands import export_to
 
 from dapo_lit.build.components import RunComponents
+from dapo_lit.config import ConfigError
 from dapo_lit.train import train
 
 TRL_REWARD = '''
@@ -20,6 +23,7 @@ CALLBACK = """
 from pathlib import Path
 
 from lightning import Callback
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 
 class Steps(Callback):
@@ -30,11 +34,15 @@ class Steps(Callback):
         accuracy = float(trainer.callback_metrics["rollout/accuracy"])
         with self.file.open("a") as lines:
             lines.write(f"{batch.step} {accuracy}\\n")
+
+
+class NeedsLogger(Callback):
+    def setup(self, trainer, module, stage):
+        if not trainer.loggers:
+            raise MisconfigurationException("no logger;\\nset one")
 """
-BEST = (
-    "+callbacks.best={_target_: lightning.pytorch.callbacks.ModelCheckpoint, dirpath: '{run}/best',"
-    " filename: '{step:.0f}', monitor: rollout/accuracy, mode: max, every_n_train_steps: 1}"
-)
+LIBRARY = Path(__file__).parents[1] / "docs" / "library.md"
+(BEST,) = re.findall(r"'(\+callbacks\.best=.*)'$", LIBRARY.read_text(encoding="utf-8"), re.MULTILINE)
 LOGGER = "logger.lightning={_target_: lightning.pytorch.loggers.CSVLogger, save_dir: '{run}', name: csv}"
 
 
@@ -61,7 +69,7 @@ def run(compose, tmp_path, monkeypatch) -> Path:
     return tmp_path / "runs" / "four_sums" / "dapo" / "seed_0"
 
 
-def test_a_run_with_columns_a_reward_a_callback_and_a_logger_of_ones_own(run):
+def test_a_run_with_columns_a_reward_a_callback_and_a_logger_of_ones_own(run, tmp_path, capsys):
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [0, 1, 2]
     assert "eval/own/avg@2" in rows[-1]
@@ -84,4 +92,16 @@ def test_a_run_with_columns_a_reward_a_callback_and_a_logger_of_ones_own(run):
     assert float(logged[0]["eval/own/avg@2"]) == pytest.approx(rows[0]["eval/own/avg@2"])
 
     best = max(rows[1:], key=lambda row: (row["rollout/accuracy"], -row["step"]))
-    assert [file.name for file in (run / "best").iterdir()] == [f"step={best['step']}.ckpt"]
+    (kept,) = (run / "best").iterdir()
+    assert kept.name == f"step_{best['step']}.ckpt"
+    capsys.readouterr()
+    export_to(tmp_path / "exported", kept)
+    assert "manifest.json does not name it" in capsys.readouterr().out
+    assert (tmp_path / "exported" / "model.safetensors").is_file()
+
+
+def test_what_lightning_refuses_of_a_callback_is_one_line(compose, tmp_path, monkeypatch):
+    (tmp_path / "other_callbacks.py").write_text(CALLBACK)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"^callbacks \(mine\): no logger; set one$"):
+        train(compose("+callbacks.mine={_target_: other_callbacks.NeedsLogger}", "budget.steps=1"), [])

@@ -13,7 +13,8 @@ from dapo_lit.__main__ import COMMANDS
 
 SUMS = "+experiment=four_sums"
 FILE = ("+experiment=hf", "policy.path=models/none")
-EARLY = "lightning.pytorch.callbacks.EarlyStopping"
+MONITORS = "lightning.pytorch.callbacks"
+EARLY = f"{MONITORS}.EarlyStopping"
 # what the line must hold, word by word: keys, files, values and what to write instead
 WRONG = [
     # a key, a value, a group
@@ -78,6 +79,8 @@ WRONG = [
     # callbacks and loggers
     ("train", [SUMS, "+callbacks.mine={_target_: nowhere.Mine}"], "callbacks.mine nowhere.Mine"),
     ("train", [SUMS, f"+callbacks.mine={{_target_: {EARLY}, monitor: x}}"], "EarlyStopping"),
+    ("train", [SUMS, f"+callbacks.mine={{_target_: {MONITORS}.LearningRateMonitor}}"], "callbacks.mine optim/lr"),
+    ("train", [SUMS, f"+callbacks.mine={{_target_: {MONITORS}.DeviceStatsMonitor}}"], "callbacks.mine memory/peak_gb"),
     # the other commands
     ("evaluate", ["runs/none", "benchmark=gsm8k_test"], "runs/none"),
     ("export", ["runs/none", "output=out"], "runs/none config.yaml"),

@@ -77,6 +77,25 @@ class EvaluateConfig(Section):
     """What is printed on standard output; `--json` is short for answer=json."""
 
 
+OF_TRAINING = {
+    "rollout.temperature": "of training; an evaluation has benchmark.temperature",
+    "rollout.noise_stream": "of training; the noise of an evaluation is that of its seed",
+    "rollout.steps_ahead": "of training; an evaluation has one set of weights",
+    "policy.base_from": "of training; a policy that a run made is evaluated with ckpt=runs/<study>/<arm>/seed_<n>",
+    "policy.architecture": "of training; an evaluation has the weights of policy.path or ckpt",
+    "policy.lora": "of training; the adapters of a run are evaluated with ckpt=runs/<study>/<arm>/seed_<n>",
+}
+"""Keys that `evaluate` shares with runs, because they are in one section with others, and does not read."""
+
+
+def unread(key: str, ckpt: str | None, is_run: bool) -> str | None:
+    """Why an evaluation does not read a key; None: it does. is_run: `ckpt` is a run or a checkpoint of one."""
+    top = ".".join(key.split(".")[:2])
+    if ckpt and top.startswith("policy.") and (is_run or top != "policy.dtype"):
+        return f"{key}: ckpt={ckpt} is evaluated, with its own policy"
+    return f"{key}: {OF_TRAINING[top]}" if top in OF_TRAINING else None
+
+
 def load_benchmark(name: str) -> Benchmark:
     """Reads a benchmark from conf/benchmark/ by name, or from a .yaml file by path."""
     folder = config_folder() / "benchmark"

@@ -18,7 +18,7 @@ from dapo_lit.policy.digests import local_folder, tokenizer_of
 from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer
 from dapo_lit.policy.lora import fingerprint, merge
 from dapo_lit.runs.checkpoint_files import complete, damage_reason
-from dapo_lit.runs.checkpoint_weights import base_fingerprint, policy_weights
+from dapo_lit.runs.checkpoint_weights import base_fingerprint, config_in, policy_weights
 from dapo_lit.runs.files.layout import CHECKPOINTS, CONFIG, RECORD
 from dapo_lit.runs.files.manifest import read_manifest
 from dapo_lit.runs.files.record import read_config, read_record
@@ -69,7 +69,7 @@ def open_model(ckpt: str | None, policy: Policy, device: str) -> EvaluatedModel:
             f"policy={policy.name} has no weights of its own; give ckpt=runs/<study>/<arm>/seed_<n>, or policy.path"
         )
     place = Path(where)
-    if (place / RECORD).is_file() or place.suffix == ".ckpt":
+    if is_of_run(place):
         evaluated = open_run_model(place)[0]
     else:
         try:
@@ -86,20 +86,35 @@ def open_model(ckpt: str | None, policy: Policy, device: str) -> EvaluatedModel:
     return replace(evaluated, model=evaluated.model.to(chosen))
 
 
-def run_of(place: Path) -> Path:
-    """The run folder of a checkpoint file; a folder is returned unchanged."""
-    return place.parent.parent if place.suffix == ".ckpt" else place
+def is_of_run(place: Path) -> bool:
+    """True for a run folder and for a checkpoint of a run."""
+    return (place / RECORD).is_file() or place.suffix == ".ckpt"
+
+
+def run_of(place: Path) -> Path | None:
+    """The run folder of a checkpoint file; a folder is returned unchanged.
+
+    None: the file is in no run folder, because a Trainer of one's own wrote it, or because it was copied.
+    """
+    if place.suffix != ".ckpt":
+        return place
+    run = place.parent.parent
+    return run if (run / RECORD).is_file() else None
 
 
 def open_run_model(place: Path) -> tuple[EvaluatedModel, Config]:
-    """The policy of a run's newest checkpoint, or of the given checkpoint, on the CPU, and the run's config."""
+    """The policy of a run's newest checkpoint, or of the given checkpoint, on the CPU, and the run's config.
+
+    A checkpoint outside a run folder has the config in it.
+    """
     run = run_of(place)
-    config = config_without_code(read_config(run), run / CONFIG)
+    config = config_without_code(read_config(run), run / CONFIG) if run else None
     if place == run and (manifest := read_manifest(run)):
         check_kept(run, f"checkpoints/step_{manifest['step']:06d}.ckpt")
-    chosen = place if place.suffix == ".ckpt" else next(reversed(complete(run / CHECKPOINTS)), None)
+    chosen = place if place.suffix == ".ckpt" else next(reversed(complete(place / CHECKPOINTS)), None)
     if chosen is None or not chosen.exists():
         raise ConfigError(f"{place}: no checkpoint there; a run writes one every trainer.checkpoint_every steps")
+    config = config or config_without_code(config_in(chosen), chosen)
     if reason := damage_reason(chosen):
         raise DamagedError(f"{chosen} is damaged ({reason}); choose another checkpoint in {chosen.parent}")
     folder = policy_folder(config.policy, config.task)
@@ -125,12 +140,12 @@ def open_run_model(place: Path) -> tuple[EvaluatedModel, Config]:
             merge(model, saved, config.policy.lora.alpha / config.policy.lora.rank)
         except KeyError as error:
             raise DamagedError(f"{chosen} holds adapters without {error}; choose another checkpoint") from None
-    label = f"{run.parent.name}-{run.name}-{chosen.stem}"
-    record = read_record(run)
+    label = f"{run.parent.name}-{run.name}-{chosen.stem}" if run else f"{chosen.absolute().parent.name}-{chosen.stem}"
+    record = read_record(run) if run else {}
     files = _tokenizer_digest(config.policy.path, model, tokenizer)
     if changed := differing(recorded(record), {"tokenizer": files} if files else {}):
         raise ConfigError(
-            f"{in_words(changed, config.model_dump())} has changed since {run} was trained with it; restore its files"
+            f"{in_words(changed, config.model_dump())} has changed since {place} was trained with it; restore its files"
         )
     day = date.fromisoformat(record["prompt_date"]) if record.get("prompt_date") else None
     return EvaluatedModel(label, model, tokenizer, files, day), config

@@ -1,5 +1,6 @@
 """A resumable evaluation of one model on one benchmark: samples on disk are kept, missing ones are generated."""
 
+import glob
 import hashlib
 import json
 import time
@@ -37,6 +38,7 @@ from dapo_lit.preflight.problems import try_rewards
 from dapo_lit.preflight.prompts import check_prompts, check_tokenizer
 from dapo_lit.preflight.table import Finding, run_checks
 from dapo_lit.rewards.functions import RewardProblem
+from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.runs.code_state import code_state, scoring_hash
 from dapo_lit.runs.files.atomic import write_text
 from dapo_lit.runs.run_folder import hardware, versions
@@ -100,20 +102,23 @@ def _read_evaluation(folder: Path) -> dict[str, Any]:
 def result_folder(config: EvaluateConfig, evaluated: EvaluatedModel, benchmark: OpenBenchmark, day: date) -> Path:
     """<output>/<benchmark>/<model>-<8 digits>: evaluations with equal samples share a folder and extend it.
 
+    What judges them, `judge`, is no part of it: another rule scores the samples that are there.
+
     Raises ConfigError: the samples in it were made with another tokenizer, which the weights do not show.
     """
     settings = benchmark.settings
-    identity = {
+    identity: dict[str, Any] = {
         "weights": evaluated.digest,
         "dtype": str(evaluated.model.dtype),
         "engine": config.rollout.engine,
         "sampling": vars(benchmark.sampling),
-        "rule": settings.rule,
-        "extraction": settings.extraction,
-        "deadline_s": config.deadline_s,
     }
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
     folder = Path(config.output) / settings.name / f"{evaluated.label}-{digest}"
+    if not folder.exists():
+        # Earlier versions had the rule and the deadline in the digest: such a folder has the same samples.
+        earlier = sorted(folder.parent.glob(f"{glob.escape(evaluated.label)}-????????"))
+        folder = next((each for each in earlier if identity.items() <= _read_evaluation(each).items()), folder)
     folder.mkdir(parents=True, exist_ok=True)
     digest = evaluated.tokenizer_digest
     before, inputs = _read_evaluation(folder), {"tokenizer": digest} if digest else {}
@@ -122,7 +127,8 @@ def result_folder(config: EvaluateConfig, evaluated: EvaluatedModel, benchmark: 
             f"the samples in {folder} were made with another tokenizer than {evaluated.label} has now; restore its "
             "tokenizer files, or name another folder, output=..."
         )
-    record = identity | {"inputs": inputs, "prompt_date": day.isoformat(), "benchmark": settings.model_dump()}
+    record = identity | {"rule": settings.rule, "extraction": settings.extraction, "deadline_s": config.deadline_s}
+    record |= {"inputs": inputs, "prompt_date": day.isoformat(), "benchmark": settings.model_dump()}
     record |= {"questions": {prompt.problem.id: question_digest(prompt) for prompt in benchmark.prompts}}
     record |= {**code_state(), "versions": versions(), "hardware": hardware()}
     write_text(folder / EVALUATION, json.dumps(record, indent=2) + "\n")
@@ -164,7 +170,7 @@ def with_missing(
     saved_at = time.monotonic()
     try:
         for sample in followed(found, missing):
-            samples.append(replace(sample, scored_by=scoring_hash()))
+            samples.append(replace(sample, scored_by=judge(benchmark.verifier)))
             if time.monotonic() - saved_at >= SAVE_EVERY_S:
                 write_samples(folder, samples)
                 saved_at = time.monotonic()
@@ -175,13 +181,14 @@ def with_missing(
 
 
 def with_present_verdicts(folder: Path, benchmark: OpenBenchmark) -> dict[SampleName, EvaluatedSample]:
-    """The samples in the folder; responses that other code scored are scored again, so that verdicts can be compared.
+    """The samples in the folder; responses without a verdict, or that something else judged, are scored again, so that
+    verdicts can be compared.
 
     Those of questions that are not asked now keep their verdicts until they are: their references are not known here.
     """
-    done, now = read_samples(folder), scoring_hash()
+    done, now = read_samples(folder), judge(benchmark.verifier)
     asked = {(p.problem.id, question_digest(p)): p.problem for p in benchmark.prompts}
-    old = [sample for sample in done.values() if sample.scored_by != now and sample.name[:2] in asked]
+    old = [s for s in done.values() if s.name[:2] in asked and (s.missing or s.scored_by != now)]
     if not old:
         return done
     problems = [asked[sample.name[:2]] for sample in old]
@@ -196,18 +203,29 @@ def with_present_verdicts(folder: Path, benchmark: OpenBenchmark) -> dict[Sample
             failed=score.error is not None,
             scored_by=now,
         )
-        # A verdict that came late this time is no better than the one that is there.
+        # A verdict that came late this time is no better than one of the same rule that is there.
         for sample, score in zip(old, scores, strict=True)
-        if not score.missing or sample.missing
+        if not score.missing or sample.missing or rule_of(sample.scored_by) != rule_of(now)
     ]
     before = [done[sample.name] for sample in again]
     changed = sum((a.correct, a.missing) != (b.correct, b.missing) for a, b in zip(before, again, strict=True))
     log.info(
-        f"{len(again):,} responses in {folder} were scored by other code; scored again, {changed:,} verdicts changed"
+        f"{len(old):,} responses in {folder} had no verdict, or one by another rule, deadline or code; scored again, "
+        f"{changed:,} verdicts changed"
     )
     done |= {sample.name: sample for sample in again}
     write_samples(folder, done.values())
     return done
+
+
+def judge(verifier: Verifier) -> str:
+    """What a verdict depends on besides the response: rule, extraction, deadline and a digest of the scoring code."""
+    return f"{verifier.rule} {verifier.extraction} {verifier.deadline_s:g} {scoring_hash()}"
+
+
+def rule_of(scored_by: str | None) -> list[str]:
+    """Rule and extraction of what `judge` has written; earlier versions wrote the digest only, or nothing."""
+    return (scored_by or "").split()[:2]
 
 
 def checks(

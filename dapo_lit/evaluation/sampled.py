@@ -55,7 +55,7 @@ class EvaluatedSample:
     failed: Flag = False
     """The verifier failed: `correct` means nothing."""
     scored_by: str | None = None
-    """Digest of the code that gave the verdict, where samples are kept for later evaluations; None: not known."""
+    """What gave the verdict, where samples are kept for later evaluations (`resumable.judge`); None: not known."""
 
     @property
     def missing(self) -> bool:

@@ -9,9 +9,15 @@ from typing import Any
 import torch.distributed.checkpoint as dcp
 from lightning import Callback, Trainer
 from lightning.fabric.plugins.environments import TorchElasticEnvironment
-from lightning.pytorch.callbacks import Checkpoint, EarlyStopping, LambdaCallback
+from lightning.pytorch.callbacks import (
+    Checkpoint,
+    DeviceStatsMonitor,
+    EarlyStopping,
+    LambdaCallback,
+    LearningRateMonitor,
+)
 from lightning.pytorch.strategies import ModelParallelStrategy
-from lightning.pytorch.utilities.exceptions import SIGTERMException
+from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -72,6 +78,11 @@ def own_callbacks(config: Config, run: Path) -> list[Callback]:
                 "that arms stay comparable; set budget.steps or budget.tokens_generated, or use a "
                 "Trainer of your own (docs/library.md)"
             )
+        if isinstance(found[-1], (LearningRateMonitor, DeviceStatsMonitor)):
+            raise ConfigError(
+                f"callbacks.{name}: {settings['_target_']} writes to a logger of Lightning's Trainer, and a run of the "
+                "command has none; optim/lr, memory/peak_gb and perf/* are in metrics.jsonl and in the run's logger"
+            )
     return found
 
 
@@ -107,6 +118,10 @@ def fit(
         # The signal may have reached another rank only; or Lightning, before `install`, which then ends the first step
         # with a SystemExit of code 0.
         stop.requested = True
+    except MisconfigurationException as error:
+        if not own:
+            raise
+        raise ConfigError(f"callbacks ({', '.join(config.callbacks)}): {' '.join(str(error).split())}") from None
     return module, stop
 
 

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from dapo_lit.build.components import RunComponents
 from dapo_lit.build.models import Fill, build_models, check_adapters, compiles, shard_and_fill
 from dapo_lit.config import Config, ConfigError, parse
-from dapo_lit.config.identity import with_defaults
+from dapo_lit.config.identity import differences, identity, with_defaults
 from dapo_lit.evaluation.sampled import Evaluation
 from dapo_lit.objective.diagnostics import finish
 from dapo_lit.objective.losses import finish_critic
@@ -173,6 +173,14 @@ class DAPOModule(LightningModule):
             refused = (
                 "configure_optimizers of your own returns more than one optimizer, or a schedule: give one optimizer, "
                 "whose rates stay yours; set them in on_train_batch_start"
+            )
+        elif (data := getattr(trainer.datamodule, "config", None)) is None:
+            refused = "fit needs a RolloutDataModule: its batches are rollout steps, sampled with the current weights"
+        elif differing := differences(identity(self.config.model_dump()), identity(data.model_dump())):
+            key, (own, other) = next(iter(differing.items()))
+            refused = (
+                f"DAPOModule and RolloutDataModule have different configs ({', '.join(differing)}; {key} is {own} and "
+                f"{other}): give both the same"
             )
         elif self.critic is not None and not (_is_own(trainer) or _marks_critic(trainer)):
             refused = "configure_optimizers of your own: mark the value model's group with critic=True"

@@ -12,6 +12,7 @@ from pathlib import Path
 from dapo_lit.log import log
 from dapo_lit.ranks import SINGLE_PROCESS, Ranks
 from dapo_lit.runs.files.atomic import DRAFT, add_path_to_oserror, draft_of, force_to_disk, put_in_place, remove_any
+from dapo_lit.runs.files.layout import CHECKPOINTS, REPLAYS
 from dapo_lit.runs.files.manifest import MANIFEST, difference, read_manifest, sum_of
 from dapo_lit.runs.files.run_manifest import step_of, update_manifest
 
@@ -95,7 +96,8 @@ def damage_reason(checkpoint: Path, ranks: Ranks = SINGLE_PROCESS) -> str | None
     """Why a checkpoint cannot be loaded; None if it is as the run's manifest has it. Reads all of it.
 
     Of several ranks each reads the files that a rank of its number wrote; all get one verdict, or raise one OSError.
-    Without a manifest (an older version wrote the run) there is nothing to compare it with.
+    Without a manifest (an older version wrote the run) there is nothing to compare it with, nor for a file that a
+    callback of the user's wrote next to the run's own.
     """
     run = checkpoint.parent.parent
     manifest = read_manifest(run)
@@ -112,6 +114,9 @@ def damage_reason(checkpoint: Path, ranks: Ranks = SINGLE_PROCESS) -> str | None
     found = next((each for each in ranks.gather(found) if each is not None), None)
     if isinstance(found, OSError):
         raise found
+    if not files and checkpoint.parent.name not in (CHECKPOINTS, REPLAYS):
+        log.info(f"{checkpoint}: {MANIFEST} does not name it, so it is read without a checksum")
+        return None
     return found if files else f"{MANIFEST} does not name it"
 
 

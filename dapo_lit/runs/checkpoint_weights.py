@@ -47,6 +47,15 @@ def base_fingerprint(checkpoint: Path) -> int | None:
     return found
 
 
+def config_in(checkpoint: Path) -> dict[str, Any]:
+    """The config as the module that wrote a checkpoint had it; plain values, unchecked.
+
+    Raises DamagedError: it holds something other than a training state.
+    """
+    file = checkpoint / METADATA if checkpoint.is_dir() else checkpoint
+    return _entry(_entry(load_file(file), "hyper_parameters", file), "config", file)
+
+
 ANOTHER = "it is not a checkpoint of a run, or not all of one; choose another"
 
 ENTRIES = ("dapo_lit", "loops", "RolloutDataModule")

@@ -59,10 +59,7 @@ class Loggers:
         self.write_page, self.page_due = write_page, 0.0
         self.display = Display(config.budget) if config.logger.progress == "plain" else None
         self.wandb = WandbRun(config, folder) if config.logger.wandb else None
-        settings = config.logger.lightning
-        self.lightning = built("logger.lightning", settings, folder.path) if settings else None
-        if self.lightning:
-            self.lightning.log_hyperparams(config.model_dump(mode="json"))
+        self.lightning = lightning_logger(config, folder) if config.logger.lightning else None
 
     def row(self, row: Mapping[str, Any]) -> None:
         if self.display:
@@ -86,6 +83,19 @@ class Loggers:
             self.lightning.finalize("failed" if exit_code else "success")
         if self.wandb:
             self.wandb.run.finish(exit_code=exit_code)
+
+
+def lightning_logger(config: Config, folder: RunFolder) -> Any:
+    """The logger of Lightning's that the config names, with the config; a resumed run is one run of MLflow's too."""
+    settings, known = config.logger.lightning or {}, folder.read_run().get("mlflow_run_id")
+    is_mlflow = str(settings["_target_"]).endswith(".MLFlowLogger")
+    logger = built("logger.lightning", {"run_id": known, **settings} if is_mlflow and known else settings, folder.path)
+    # MLflow refuses another value of a parameter that it has, and a resumed run has resume=true.
+    if not is_mlflow or logger.run_id != known:
+        logger.log_hyperparams(config.model_dump(mode="json"))
+    if is_mlflow:
+        folder.write_run(mlflow_run_id=logger.run_id)
+    return logger
 
 
 class Display:

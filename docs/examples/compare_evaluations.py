@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -38,25 +39,65 @@ def flip_p(differences: np.ndarray) -> float:
     return float(stats.permutation_test((changed,), np.mean, **settings).pvalue)
 
 
-def by_question(folder: str, column: str) -> pd.Series:
-    """The mean of a column over the samples of each question that have a verdict.
+def opened(folder: str) -> tuple[dict[str, Any], pd.DataFrame]:
+    """evaluation.json, {} where there is none, and the samples of its questions.
 
     A folder also keeps samples of questions as they were before an edit; evaluation.json has the present ones.
     """
-    table = pd.read_parquet(Path(folder) / "samples.parquet")
-    file = Path(folder) / "evaluation.json"
-    if file.is_file() and (present := json.loads(file.read_text(encoding="utf-8")).get("questions")):
+    file, table = Path(folder) / "evaluation.json", pd.read_parquet(Path(folder) / "samples.parquet")
+    record = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if present := record.get("questions"):
         table = table[table["problem_id"].map(present) == table["question_digest"]]
-    return table[~(table["timed_out"] | table["failed"])].groupby("problem_id")[column].mean()
+    return record, table
+
+
+def protocol(record: dict[str, Any]) -> dict[str, Any]:
+    """What two evaluations should have in common, in one mapping."""
+    sampling = {f"sampling.{key}": value for key, value in record.get("sampling", {}).items()}
+    template = {"template": record.get("benchmark", {}).get("template")}
+    return {**sampling, **template, **{key: record.get(key) for key in ("rule", "extraction")}}
+
+
+def check_comparable(before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Prints in what two protocols differ. Raises SystemExit: there is another question under an id."""
+    one, two = protocol(before), protocol(after)
+    for key in [key for key in {**one, **two} if one.get(key) != two.get(key)]:
+        print(f"the protocols differ: {key} is {one.get(key)} and {two.get(key)}")
+    questions = before.get("questions", {}), after.get("questions", {})
+    edited = [name for name in questions[0] if questions[0][name] != questions[1].get(name, questions[0][name])]
+    # A digest is of the tokens of a prompt: what else decides these differs between models.
+    same_prompts = one["template"] == two["template"] and all(
+        before.get(key) == after.get(key) for key in ("inputs", "prompt_date")
+    )
+    if edited and same_prompts:
+        raise SystemExit(
+            f"{len(edited)} questions or reference answers differ between the two, such as {edited[0]}; run the same "
+            "evaluate commands again, which sample what has changed"
+        )
+    if edited:
+        print(
+            f"the prompts of {len(edited)} questions differ (template, tokenizer or date): whether questions were "
+            "edited is not known"
+        )
+
+
+def by_question(table: pd.DataFrame, column: str) -> pd.Series:
+    """The mean of a column over the samples of each question that have a verdict; NaN where none has."""
+    judged = table[~(table["timed_out"] | table["failed"])]
+    return judged.groupby("problem_id")[column].mean().reindex(sorted(table["problem_id"].unique()))
 
 
 def main(arguments: Sequence[str]) -> None:
     first, second, *files = arguments
+    (before, samples), (after, others) = opened(first), opened(second)
+    check_comparable(before, after)
+    if set(samples["problem_id"]) != set(others["problem_id"]):
+        raise SystemExit("the two evaluations are on different questions; evaluate both with the same limit")
     for column in ("correct", "truncated"):
-        before, after = (by_question(folder, column) for folder in (first, second))
-        if set(before.index) != set(after.index):
-            raise SystemExit("the two evaluations are on different questions; evaluate both with the same limit")
-        table = pd.DataFrame({first: before, second: after})
+        every = pd.DataFrame({first: by_question(samples, column), second: by_question(others, column)})
+        table = every.dropna()
+        if column == "correct" and len(table) < len(every):
+            print(f"{len(every) - len(table)} of {len(every)} questions have no verdict in one of the two; left out")
         d = (table[second] - table[first]).to_numpy()
         low, high = interval(d)
         print(

@@ -116,6 +116,20 @@ def limit_train_batches(folder: Path) -> None:
     assert trained(folder, config=settings(6), limit_train_batches=3).counters.step == 3
 
 
+def one_config_for_both(folder: Path) -> None:
+    def trainer() -> Trainer:
+        return Trainer(accelerator="cpu", devices=1, logger=False, max_epochs=1, default_root_dir=folder)
+
+    other = settings(2, "algorithm.techniques.clip_higher=false", "trainer.micro_batch_tokens=128")
+    with pytest.raises(
+        ConfigError, match=r"different configs \(algorithm.techniques.clip_higher; .* is True and False"
+    ):
+        trainer().fit(DAPOModule(settings()), RolloutDataModule(other))
+    with pytest.raises(ConfigError, match="fit needs a RolloutDataModule"):
+        trainer().fit(DAPOModule(settings()), train_dataloaders=[1])
+    trainer().validate(DAPOModule(settings()), RolloutDataModule(settings(2, "evaluation.samples=4")), verbose=False)
+
+
 def fast_dev_run(folder: Path) -> None:
     assert trained(folder, config=settings(6), fast_dev_run=True).counters.step == 1
 
@@ -233,6 +247,7 @@ ROWS = {
     "`max_steps`": max_steps,
     "`limit_train_batches`": limit_train_batches,
     "`fast_dev_run`": fast_dev_run,
+    "another config in the data module, or `train_dataloaders=`": one_config_for_both,
     "`precision`": precision,
     "`devices=2`, `ddp_spawn`, `ddp_fork`": several_devices,
     "`gradient_clip_val`, `accumulate_grad_batches`": gradient_clip_val,
