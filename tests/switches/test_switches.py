@@ -348,3 +348,18 @@ def test_no_shipped_algorithm_has_a_setting_without_effect():
         tree = {key: value for key, value in tree.items() if key in Config.model_fields}
         config = parse(OmegaConf.to_container(OmegaConf.create(tree), resolve=True))
         assert idle_settings(config, objective(config.algorithm, LIMIT)) == [], file
+
+
+@pytest.mark.parametrize(("name", "low", "high"), [("clip_cov", 0.0, 2.0), ("kl_cov", 0.8, 1.2)])
+def test_the_covariance_algorithms_have_the_bounds_and_rewards_of_their_authors_scripts(compose, name, low, high):
+    config = compose(f"algorithm={name}")
+    bounds = objective(config.algorithm, LIMIT).bounds
+    assert (1 - bounds.low, 1 + bounds.high) == pytest.approx((low, high))
+    group = rewarded(config, 0, [(True, LIMIT), (True, 3), (False, LIMIT)])
+    assert [c.reward_shaped for c in group.completions] == [1.0, 1.0, -1.0]  # neither a penalty nor a hard limit
+
+
+@pytest.mark.parametrize("name", ["dr_grpo", "gmpo"])
+def test_a_truncated_right_answer_is_wrong_where_the_authors_code_has_it_so(compose, name):
+    group = rewarded(compose(f"algorithm={name}"), 0, [(True, LIMIT), (True, 3), (False, 3)])
+    assert [c.reward_shaped for c in group.completions] == [-1.0, 1.0, -1.0]
