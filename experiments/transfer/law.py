@@ -15,6 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import yaml
+
+from dapo_lit.study.compare.statistics import holm
 
 HERE = Path(__file__).parent
 FIRST, SECOND = range(24), range(24, 48)
@@ -75,8 +78,6 @@ def measured(regimes: Iterable[int], seed: int = SEED) -> pd.DataFrame:
 
 def _limit(number: int) -> int:
     """The response limit of a regime, in tokens."""
-    import yaml
-
     text = (HERE / "conf" / "drawn" / f"{number:02}.yaml").read_text(encoding="utf-8")
     return int(yaml.safe_load(text)["task"]["max_response_tokens"])
 
@@ -118,15 +119,6 @@ def p_value(law: Law, worth: np.ndarray, seen: pd.DataFrame, rng: np.random.Gene
     return float((1 + (dealt >= observed - 1e-9).sum()) / (1 + DRAWS))
 
 
-def holm(p: dict[str, float]) -> dict[str, float]:
-    """Adjusted p-values of a family."""
-    adjusted, largest = {}, 0.0
-    for place, name in enumerate(sorted(p, key=p.__getitem__)):
-        largest = max(largest, min(1.0, (len(p) - place) * p[name]))
-        adjusted[name] = largest
-    return adjusted
-
-
 def freeze() -> dict[str, Any]:
     """The laws of the first half, and its averages."""
     every, laws = measured(FIRST), {}
@@ -156,7 +148,7 @@ def scores(laws: dict[str, Any]) -> pd.DataFrame:
             }
         )
     found = pd.DataFrame(rows).set_index("technique")
-    return found.assign(adjusted=pd.Series(holm(found["p"].to_dict())))
+    return found.assign(adjusted=holm(found["p"].tolist()))
 
 
 def followed(law: Law, name: str, worth: np.ndarray, seen: pd.DataFrame) -> np.ndarray:

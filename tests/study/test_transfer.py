@@ -70,10 +70,6 @@ def test_the_p_value_counts_the_orders_that_agree_as_well():
     assert law.p_value(law.Law(None, 1.0, 0.0), np.array([1.0, 2.0, 3.0]), seen, rng) == 1.0
 
 
-def test_holm_by_hand():
-    assert law.holm({"a": 0.01, "b": 0.04, "c": 0.03}) == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
-
-
 def test_what_following_a_law_gains():
     seen = pd.DataFrame({"accuracy": [0.0, 1.0]})
     line, worth = law.Law("accuracy", -1.0, 2.0), np.array([-4.0, 5.0])  # off, on
