@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -161,15 +161,13 @@ class Sample(ArrayRecord):
     @property
     def versions(self) -> VersionRuns:
         """Weight versions of all tokens."""
-        return (*self.earlier_versions, (self.policy_version, self.num_new_tokens))
+        new = self.num_new_tokens
+        return (*self.earlier_versions, (self.policy_version, new)) if new else self.earlier_versions
 
     @property
-    def without_last_token(self) -> "PartialSample":
-        """What is given back of a response that has to be continued, though it has ended: the token that ended it is
-        drawn again."""
-        *earlier, (version, count) = self.versions
-        versions = (*earlier, *([(version, count - 1)] if count > 1 else []))
-        return PartialSample(self.response_ids[:-1], self.rollout_logprobs[:-1], versions, self.observations)
+    def paid(self) -> "Sample":
+        """As a later step has it, which draws none of its tokens."""
+        return replace(self, earlier_versions=self.versions)
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,6 +180,9 @@ class PartialSample(ArrayRecord):
     versions: VersionRuns = ()
     observations: Observations = NO_OBSERVATIONS
     """Unlike those of a whole Sample, they may be the end of the row."""
+    turn_ended: bool = False
+    """Of an episode: its last token ended a turn, and its environment has not answered. No engine draws a token of it
+    before."""
 
     def extended(self, ids: Any, logprobs: Any, version: int) -> "PartialSample":
         """These tokens followed by tokens sampled with the weights of `version`."""

@@ -7,8 +7,8 @@ samples holds for episodes without knowing of them: order of acceptance, withdra
 the sampled token.
 
 An environment is a function of the problem and of the policy's turns, so nothing of an episode needs to be saved but
-its tokens. One that is interrupted while the environment is asked is given back without its last token, the EOS: that
-is drawn again, and the question is asked again.
+its tokens. One that is interrupted while the environment is asked is given back with its whole turn, and the question
+is asked again. To draw the turn's EOS token again would let turns go on that had ended.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
@@ -145,7 +145,10 @@ class EpisodeStream(SampleStream):
 
     def submit(self, requests: Sequence[SampleRequest]) -> None:
         self._requests |= {request.key: request for request in requests}
-        self._stream.submit([self._as_turn(request) for request in requests])
+        self._stream.submit([self._as_turn(request) for request in requests if not request.partial.turn_ended])
+        for key, turn in ((r.key, r.partial) for r in requests if r.partial.turn_ended):
+            (version, _), runs = turn.versions[-1], turn.versions
+            self._ask(Sample(key, turn.response_ids, turn.rollout_logprobs, True, version, runs, turn.observations))
 
     def _as_turn(self, request: SampleRequest) -> SampleRequest:
         """With the limit of the turn that it starts or continues."""
@@ -247,7 +250,10 @@ class EpisodeStream(SampleStream):
         found = self._stream.withdraw(wanted)
         dropped = [ticket for ticket in self._asking if ticket[0] in wanted]
         for ticket in dropped:
-            found[ticket[0]] = self._asking.pop(ticket).without_last_token
+            turn = self._asking.pop(ticket)
+            found[ticket[0]] = PartialSample(
+                turn.response_ids, turn.rollout_logprobs, turn.versions, turn.observations, turn_ended=True
+            )
         if dropped and self._engine.ranks.leads_engine:
             self._engine.environment.withdraw(dropped)
         for key in found:

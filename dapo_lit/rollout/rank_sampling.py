@@ -123,16 +123,20 @@ class RankSampling:
         self._sizes: Counter[tuple[int, str, int]] = Counter()
         # Since the last report:
         self._new: list[SampleRequest] = []
+        self._unasked: list[Sample] = []  # that ended in an earlier step
         self._scored: list[Completion] = []
-        self._withdrawn: dict[SampleKey, PartialSample] = {}
+        self._withdrawn: dict[SampleKey, PartialSample | Sample] = {}
         self.failure: Exception | None = None
         """Error of the last tick. It is raised once the other ranks have the report of it."""
         self.generate_s = self.verify_s = 0.0
 
-    def submit(self, problem: Problem, requests: Sequence[SampleRequest]) -> None:
-        """Adds requests of one group, all answers to this problem, to the next tick."""
-        self._problems |= {_group(request.key): problem for request in requests}
+    def submit(self, problem: Problem, requests: Sequence[SampleRequest], unscored: Sequence[Sample]) -> None:
+        """Adds requests of one group, all answers to this problem, to the next tick, and its samples that only lack a
+        verdict."""
+        keys = [request.key for request in requests] + [sample.key for sample in unscored]
+        self._problems |= {_group(key): problem for key in keys}
         self._new += requests
+        self._unasked += unscored
 
     def tick(self, unwanted: Sequence[SampleKey]) -> None:
         """Withdraws what is unwanted, and samples for a while; does nothing after a failure."""
@@ -181,9 +185,12 @@ class RankSampling:
         setup, closed_group, steps = self._setup, False, 0
         started = turned = time.perf_counter()
         new, self._new = self._new, []
-        self._in_flight.update(_group(request.key) for request in new)
-        self._sizes.update(_group(request.key) for request in new)
+        unasked, self._unasked = self._unasked, []
+        groups = [_group(r.key) for r in new] + [_group(s.key) for s in unasked]
+        self._in_flight.update(groups)
+        self._sizes.update(groups)
         self._stream.submit(new)
+        closed_group |= self._verify(unasked)
         # Scoring runs in worker processes meanwhile; this loop only hands over what has ended.
         while self._stream.pending and not self._tick_ends(steps, started):
             samples = self._stream.step()
@@ -235,11 +242,11 @@ class RankSampling:
         return closed_group
 
     def _reopen(self) -> None:
-        """Gives samples back whose group did not get complete and is asked for as a whole. Without their last token,
-        which is drawn again, they go on as any that were stopped."""
+        """Gives samples back whose group did not get complete and is asked for as a whole: whole, to be scored then.
+        To draw their last tokens again would let answers go on that had ended."""
         for key, _, _ in [each for held in self._held.values() for each in held]:
             sample, _ = self._unscored.pop(key)
-            self._withdrawn[key] = sample.without_last_token
+            self._withdrawn[key] = sample.paid
         self._held = {}
 
     def _score(self, scores: Iterable[tuple[Any, Score]]) -> None:

@@ -112,8 +112,9 @@ class OpenGroup:
     num_samples: int
     scored: dict[int, Completion] = field(default_factory=dict)
     """By sample index."""
-    partial: dict[int, PartialSample] = field(default_factory=dict)
-    """Interrupted samples, by sample index."""
+    partial: dict[int, PartialSample | Sample] = field(default_factory=dict)
+    """Interrupted samples, by sample index; a Sample has ended and has no verdict, as its group is asked for as a
+    whole."""
     carried: bool = False
     """Submitted in an earlier step."""
     ended_earlier: bool = False
@@ -153,11 +154,17 @@ class OpenGroup:
 
     def requests(self) -> list[SampleRequest]:
         """For the samples that have not ended."""
+        lacking = [(i, self.partial.get(i, NO_TOKENS)) for i in range(self.num_samples) if i not in self.scored]
         return [
-            SampleRequest(self.key(i), self.group.prompt_ids, self.partial.get(i, NO_TOKENS))
-            for i in range(self.num_samples)
-            if i not in self.scored
+            SampleRequest(self.key(i), self.group.prompt_ids, partial)
+            for i, partial in lacking
+            if isinstance(partial, PartialSample)
         ]
+
+    @property
+    def unscored(self) -> list[Sample]:
+        """Those that have ended and have no verdict."""
+        return [partial for partial in self.partial.values() if isinstance(partial, Sample)]
 
 
 @dataclass

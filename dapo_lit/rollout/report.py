@@ -32,8 +32,8 @@ class Report:
     """By its engine in this step; None: not known."""
     completions: list[Completion]
     """Scored since the last report."""
-    withdrawn: dict[SampleKey, PartialSample]
-    """Stopped since the last report."""
+    withdrawn: dict[SampleKey, PartialSample | Sample]
+    """Given back since the last report: stopped, or ended in a group that did not get whole."""
 
 
 def to_bytes(report: Report) -> bytes:
@@ -45,7 +45,7 @@ def to_bytes(report: Report) -> bytes:
     samples += report.withdrawn.values()
     header = vars(report) | {
         "completions": [_completion_fields(completion) for completion in report.completions],
-        "withdrawn": [[vars(key), partial.versions, _observed(partial)] for key, partial in report.withdrawn.items()],
+        "withdrawn": [[vars(key), _fields(sample)] for key, sample in report.withdrawn.items()],
         "lengths": [len(sample.response_ids) for sample in samples],
     }
     # Not pickle: a report comes from another process, and unpickling runs what it names.
@@ -63,8 +63,8 @@ def from_bytes(message: bytes) -> Report:
     arrays = _arrays(message, start, header.pop("lengths"))
     completions = [_completion(fields, *next(arrays)) for fields in header.pop("completions")]
     withdrawn = {
-        SampleKey(**key): PartialSample(*next(arrays), _runs(versions), Observations(*observed))
-        for key, versions, observed in header.pop("withdrawn")
+        SampleKey(**key): (_sample if "key" in fields else _partial)(fields, *next(arrays))
+        for key, fields in header.pop("withdrawn")
     }
     return Report(completions=completions, withdrawn=withdrawn, **header)
 
@@ -81,26 +81,38 @@ def _arrays(message: bytes, start: int, lengths: list[int]) -> Iterator[tuple[To
 
 
 def _completion_fields(completion: Completion) -> dict[str, Any]:
-    sample, score = completion.sample, completion.score
-    fields = {name: value for name, value in vars(sample).items() if name not in ARRAYS}
+    score = completion.score
     return vars(completion) | {
-        "sample": fields | {"key": vars(sample.key), "observations": _observed(sample)},
+        "sample": _fields(completion.sample),
         "score": vars(score) | {"parts": dict(score.parts)},
     }
 
 
 def _completion(fields: dict[str, Any], ids: TokenIds, logprobs: Logprobs) -> Completion:
-    sample = fields["sample"]
-    sample |= {"key": SampleKey(**sample["key"]), "earlier_versions": _runs(sample["earlier_versions"])}
-    sample["observations"] = Observations(*sample["observations"])
-    # Rebuilt by constructors, so that a field that is added later fails here and not in a metric.
-    whole = Sample(response_ids=ids, rollout_logprobs=logprobs, **sample)
-    return Completion(**fields | {"sample": whole, "score": Score(**fields["score"])})
+    sample = _sample(fields["sample"], ids, logprobs)
+    return Completion(**fields | {"sample": sample, "score": Score(**fields["score"])})
 
 
-def _observed(sample: Sample | PartialSample) -> list[list[int]]:
+def _fields(sample: Sample | PartialSample) -> dict[str, Any]:
+    fields = {name: value for name, value in vars(sample).items() if name not in ARRAYS}
     # As numbers in the header: few samples have any, and they are short next to what was sampled.
-    return [sample.observations.ids.tolist(), sample.observations.places.tolist()]
+    fields["observations"] = [sample.observations.ids.tolist(), sample.observations.places.tolist()]
+    return fields | ({"key": vars(sample.key)} if isinstance(sample, Sample) else {})
+
+
+# Rebuilt by constructors, so that a field that is added later fails here and not in a metric.
+def _sample(fields: dict[str, Any], ids: TokenIds, logprobs: Logprobs) -> Sample:
+    made = {
+        "key": SampleKey(**fields["key"]),
+        "earlier_versions": _runs(fields["earlier_versions"]),
+        "observations": Observations(*fields["observations"]),
+    }
+    return Sample(response_ids=ids, rollout_logprobs=logprobs, **fields | made)
+
+
+def _partial(fields: dict[str, Any], ids: TokenIds, logprobs: Logprobs) -> PartialSample:
+    made = {"versions": _runs(fields["versions"]), "observations": Observations(*fields["observations"])}
+    return PartialSample(response_ids=ids, rollout_logprobs=logprobs, **fields | made)
 
 
 def _runs(pairs: list[list[int]]) -> VersionRuns:

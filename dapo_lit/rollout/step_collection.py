@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from dapo_lit.engines.protocol import NO_TOKENS, EngineError, PartialSample, SampleKey, SampleRequest
+from dapo_lit.engines.protocol import NO_TOKENS, EngineError, PartialSample, Sample, SampleKey, SampleRequest
 from dapo_lit.ranks import Exchange, raised_by_all
 from dapo_lit.rollout.dynamic_sampling import Admission, KeepRate
 from dapo_lit.rollout.rank_sampling import CollectionSetup, Progress, RankSampling
@@ -152,14 +152,14 @@ class StepCollection:
 
     def _add(self, group: OpenGroup) -> None:
         """Gives a group to the engine that has the fewest samples in its places: the same one on every rank."""
-        requests = self._place(group)
+        requests, unscored = self._place(group)
         # Ties go to the first, on every rank alike: `min` keeps the order.
         engine = min(range(len(self._placed)), key=self._placed.__getitem__)
         self._engines.append(engine)
         self._pending[engine] += len(requests)
         self._placed[engine] += len(requests)
         if engine == self._setup.ranks.engine:
-            self._own.submit(group.group.problem, requests)
+            self._own.submit(group.group.problem, requests, unscored)
 
     def _post(self, stops: bool = False) -> None:
         """Sends what this rank has sampled to all ranks."""
@@ -217,16 +217,16 @@ class StepCollection:
                 f"{', '.join(names[:8])}"
             )
 
-    def _place(self, group: OpenGroup) -> list[SampleRequest]:
-        """Gives a group its place; returns requests for the samples it lacks."""
+    def _place(self, group: OpenGroup) -> tuple[list[SampleRequest], list[Sample]]:
+        """Gives a group its place; returns requests for the samples it lacks, and those that lack a verdict."""
         place = self.admission.submit(carried=group.carried)
         self.groups.append(group)
         # Only samples that it lacks: a carried group keeps the ones it has.
-        requests = group.requests()
-        self._places |= {request.key: place for request in requests}
+        requests, unscored = group.requests(), group.unscored
+        self._places |= {r.key: place for r in requests} | {s.key: place for s in unscored}
         if group.finished:
             self._resolve(place)
-        return requests
+        return requests, unscored
 
     def _take_completion(self, completion: Completion) -> None:
         """Takes a scored sample; the last one closes its group."""
@@ -250,8 +250,8 @@ class StepCollection:
     def _resolve(self, place: int) -> None:
         self.admission.resolve(place, self.groups[place].group.passes(self.admission.rules))
 
-    def _take_withdrawn(self, withdrawn: dict[SampleKey, PartialSample]) -> None:
-        """Takes the tokens of samples that were stopped before their end."""
+    def _take_withdrawn(self, withdrawn: dict[SampleKey, PartialSample | Sample]) -> None:
+        """Takes the tokens of samples that were stopped before their end, or before their verdict."""
         for key, partial in withdrawn.items():
             group = self.groups[self._places[key]]
             before = group.partial.get(key.sample_index, NO_TOKENS)

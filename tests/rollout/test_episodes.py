@@ -197,8 +197,9 @@ def test_an_interrupted_episode_goes_on_as_if_it_never_was(steps, answers):
     partial = stream.withdraw([r.key for r in REQUESTS])
     assert stream.pending == 0
     assert partial.keys() == {r.key for r in REQUESTS} - {s.key for s in ended}
-    for key in waiting:  # without the EOS that ended the turn
-        assert partial[key].response_ids[-1:].tolist() != [EOS] or not len(partial[key].response_ids)
+    assert waiting == {key for key, stopped in partial.items() if stopped.turn_ended}
+    for key in waiting:
+        assert partial[key].response_ids[-1] == EOS
     made.sync_weights(MODEL.state_dict().items(), 2)
     stream = made.open(SAMPLING)
     stream.submit([SampleRequest(r.key, r.prompt_ids, partial[r.key]) for r in REQUESTS if r.key in partial])
@@ -337,8 +338,8 @@ def test_a_late_answer_to_a_withdrawn_question_is_not_that_to_the_same_question_
     partials: dict[SampleKey, Any] = {}
     for again in (False, True):
         stream = made.open(SAMPLING)
-        stream.submit([replace(r, partial=partials.get(r.key, r.partial)) for r in REQUESTS])
         before, environment.asked = environment.asked, ()
+        stream.submit([replace(r, partial=partials.get(r.key, r.partial)) for r in REQUESTS])
         for _ in range(12):
             stream.step()
         environment.ready = before

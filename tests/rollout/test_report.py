@@ -24,6 +24,7 @@ COMPLETION = Completion(
     reward_shaped=-1e-300,
 )
 SEEN = Observations([8, 2**31 - 1, 9], [1, 1, 3])
+ENDED = PartialSample([5, 0], [-0.5, -0.25], ((2, 2),), turn_ended=True)
 WITHDRAWN = PartialSample([5, 2**31 - 1, 0], LOGPROBS, ((7, 1), (8, 1), (9, 1)))
 
 
@@ -38,6 +39,10 @@ WITHDRAWN = PartialSample([5, 2**31 - 1, 0], LOGPROBS, ((7, 1), (8, 1), (9, 1)))
             EMPTY,
             completions=[replace(COMPLETION, sample=replace(COMPLETION.sample, observations=SEEN, ended_by="turns"))],
             withdrawn={KEY: replace(WITHDRAWN, observations=SEEN)},
+        ),
+        replace(
+            EMPTY,
+            withdrawn={KEY: replace(COMPLETION.sample, observations=SEEN, failure="x"), replace(KEY, step=4): ENDED},
         ),
         replace(EMPTY, withdrawn={KEY: PartialSample([1], [-0.5], ((2, 1),)), replace(KEY, step=4): WITHDRAWN}),
     ],

@@ -1,6 +1,7 @@
 """Streaming: what is accepted does not depend on timing, and what was sampled is not lost."""
 
-from collections.abc import Callable
+import pickle
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,8 @@ from scripted_engine import ScriptedResponse
 from test_collect import END, RIGHT, RULES, WRONG, collector, indices
 
 from dapo_lit.engines.protocol import SampleKey, Sampling
+from dapo_lit.rewards.functions import RewardProblem
+from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.collect import Collector
 from dapo_lit.rollout.dynamic_sampling import Admission, CollectionRules, KeepRate
 from dapo_lit.screen import StatusLine
@@ -99,6 +102,57 @@ def test_under_carry_over_all_an_unfinished_response_goes_on_with_the_new_weight
     assert sample.rollout_logprobs.tolist() == pytest.approx([-0.1, -0.2, -0.3, -0.4])
     assert second.metrics["sampling/staleness_mean"] == 0.5
     assert second.tokens_generated == 2 * 2 + 2 * 1  # the other group was one token before its end when it stopped
+
+
+class _Groups(Verifier):
+    """Asks for whole groups, as a function with a parameter `groups` does."""
+
+    wants_groups = True
+
+    def submit_group(self, completions: Sequence[tuple[SampleKey, RewardProblem, str]]) -> None:
+        assert len({(key.step, key.problem_id) for key, *_ in completions}) == 1
+        assert len(completions) == RULES.samples_per_prompt
+        for completion in completions:
+            self.submit(*completion)
+
+
+def test_a_response_that_ended_is_carried_whole_until_its_group_has_ended():
+    """An EOS token that was drawn again could come out otherwise: responses that had ended would get longer."""
+
+    def script(key: SampleKey) -> ScriptedResponse:
+        answer = RIGHT if key.sample_index == 0 else WRONG
+        ends_at = 4.0 if key.sample_index == 0 else 4.5 if key.problem_id == first else 8.0
+        # What the weights of a later step would draw instead, were they asked.
+        length = 4 if made.setup.engine.version == 0 else 3
+        ids, logprobs = (answer, END, END, END)[:length], (-0.1, -0.2, -0.3, -0.4)[:length]
+        return ScriptedResponse(ids, logprobs, ends_at=ends_at)
+
+    made = collector(script, replace(RULES, num_prompts=1, max_rounds=9, carry_over="all", margin=0.0))
+    made.setup.verifier = _Groups(rule="numeric", extraction="hash")
+    first = made.setup.prompts[epoch_permutation(len(made.setup.prompts), seed=0, epoch=0)[0]].problem.id
+    made.keep_rate = KeepRate(kept=1.0, generated=5.0)  # three under way for one wanted
+    step = made.collect(1, policy_version=0)
+    assert step.accepted[0].problem.id == first
+    whole = [group.partial[0] for group in made.carried]
+    assert [(s.response_ids.tolist(), s.versions) for s in whole] == [([RIGHT, END, END, END], ((0, 4),))] * 2
+    assert [group.num_tokens for group in made.carried] == [4 + 2] * 2
+    assert step.tokens_generated == sum(c.num_tokens for g in step.accepted for c in g.completions) + 2 * (4 + 2)
+    made = restored(made)
+    asked = len(made.setup.engine.submitted)
+    made.setup.engine.sync_weights([], version=1)
+    second = made.collect(2, policy_version=1)
+    assert all(request.key.sample_index for request in made.setup.engine.submitted[asked:] if request.key.step == 1)
+    one, other = (c.sample for c in second.accepted[0].completions)
+    assert (one.response_ids.tolist(), one.versions, one.num_new_tokens) == ([RIGHT, END, END, END], ((0, 4),), 0)
+    assert one.rollout_logprobs.tolist() == pytest.approx([-0.1, -0.2, -0.3, -0.4])
+    assert other.versions == ((0, 2), (1, 1))
+    assert second.metrics["sampling/staleness_mean"] == pytest.approx(6 / 7)
+
+
+def restored(made: Collector) -> Collector:
+    """With the state of a checkpoint."""
+    made.load_state_dict(pickle.loads(pickle.dumps(made.state_dict())))
+    return made
 
 
 def test_a_group_older_than_the_bound_is_dropped_and_its_problem_asked_again():
