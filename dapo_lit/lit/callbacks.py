@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning import Callback, Trainer
+from lightning.pytorch.callbacks import Checkpoint
 
 from dapo_lit.build.models import uses_gpu
 from dapo_lit.config import Config
@@ -207,8 +208,11 @@ TOGETHER = (StopRequestedError, NonFiniteError, ExhaustedError, LostSampleError,
 """Exceptions that all ranks raise at the same point, as those are that are marked so: they can save together."""
 
 
-class Checkpoints(Callback):
-    """Saves the whole training state every `trainer.checkpoint_every` steps, at the end, and on an exception."""
+class Checkpoints(Checkpoint):
+    """Saves the whole training state every `trainer.checkpoint_every` steps, at the end, and on an exception.
+
+    A Checkpoint to Lightning, which puts these last: the state of a step has that of every callback after it.
+    """
 
     def __init__(self, config: Config, folder: RunFolder, stop: StopSignal, ranks: Ranks = SINGLE_PROCESS) -> None:
         self.ranks = ranks

@@ -42,7 +42,14 @@ from dapo_lit.runs.checkpoint_weights import METADATA, check_entries, fitting
 from dapo_lit.runs.extensions import built
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.preemption import StopSignal, interrupted_once
-from dapo_lit.runs.safe_loading import SafePlanner, SafeReader, load_file, only_tensors, safe_state_types
+from dapo_lit.runs.safe_loading import (
+    SafePlanner,
+    SafeReader,
+    check_state,
+    load_file,
+    only_tensors,
+    safe_state_types,
+)
 from dapo_lit.step.optimizer import begin_states
 
 
@@ -55,6 +62,7 @@ def build_trainer(config: Config, callbacks: list[Callback], devices: dict[str, 
         max_epochs=1,
         callbacks=callbacks,
         logger=False,
+        # Lightning would add one of its own.
         enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -83,6 +91,8 @@ def own_callbacks(config: Config, run: Path) -> list[Callback]:
                 f"callbacks.{name}: {settings['_target_']} writes to a logger of Lightning's Trainer, and a run of the "
                 "command has none; optim/lr, memory/peak_gb and perf/* are in metrics.jsonl and in the run's logger"
             )
+        # A type that comes into it later is seen where the first checkpoint with it is written.
+        check_state(found[-1].state_dict(), f"callbacks.{name}: its state")
     return found
 
 
@@ -96,10 +106,10 @@ def fit(
         # Before the evaluation of step 0, which the recorder does: until then the handlers are Lightning's.
         LambdaCallback(on_train_start=lambda *_: stop.install(config.trainer.grace_s)),
         Recorder(config, start.folder, loggers, ranks),
-        Checkpoints(config, start.folder, stop, ranks),
     ]
     own = own_callbacks(config, start.folder.path)
-    trainer = build_trainer(config, callbacks + own)
+    # After the user's own: a checkpoint has their state of its step.
+    trainer = build_trainer(config, [*callbacks, *own, Checkpoints(config, start.folder, stop, ranks)])
     sharded = config.trainer.strategy == "fsdp"
     module = DAPOModule(config, lambda: parts.policy, ranks, parts.fill if sharded else None)
     # About 1 ms a metric, which a step of a tiny policy notices.

@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dapo_lit.errors import DamagedError
 from dapo_lit.log import log
 from dapo_lit.ranks import SINGLE_PROCESS, Ranks
+from dapo_lit.runs.checkpoint_weights import METADATA
 from dapo_lit.runs.files.atomic import DRAFT, add_path_to_oserror, draft_of, force_to_disk, put_in_place, remove_any
 from dapo_lit.runs.files.layout import CHECKPOINTS, REPLAYS
 from dapo_lit.runs.files.manifest import MANIFEST, difference, read_manifest, sum_of
 from dapo_lit.runs.files.run_manifest import step_of, update_manifest
+from dapo_lit.runs.safe_loading import STATE_MAY, load_file
 
 KEPT = 2
 REMOVED = ".removed"
@@ -63,8 +66,13 @@ def _complete(draft: Path, final: Path, ranks: Ranks, kept: int | None) -> None:
             if ranks.size == 1 or _writer(file) == ranks.rank:
                 sums[f"{name}/{file.name}" if draft.is_dir() else name] = sum_of(file)
                 force_to_disk(file)
+                # Under its final name it would be taken for one that a run can continue from.
+                if file == draft or file.name == METADATA:
+                    load_file(file)
     except OSError as error:  # the other ranks must not wait for this one
         failure = f"rank {ranks.rank}: {error}"
+    except DamagedError as error:
+        failure = f"{str(error).partition(', which')[0]}; {STATE_MAY}"
     reports = ranks.gather((failure, sums))
     if failures := [failure for failure, _ in reports if failure]:
         raise OSError(f"{final}: {'; '.join(failures)}")

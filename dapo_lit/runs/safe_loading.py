@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.planner import ReadItem
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import Observations, PartialSample, Sample, SampleKey
-from dapo_lit.errors import DamagedError
+from dapo_lit.errors import DamagedError, UserError
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.records import CollectedStep, Completion, Group, OpenGroup
 
@@ -67,13 +67,35 @@ def safe_state_types(checkpoint: Path) -> Iterator[None]:
         raise DamagedError(_refusal(checkpoint, str(error))) from None
 
 
-def _refusal(checkpoint: Path, message: str) -> str:
+def check_state(state: Any, what: str) -> None:
+    """Raises UserError for a part of a training state that could be written and not loaded again."""
+    file = io.BytesIO()
+    try:
+        torch.save(state, file)
+        file.seek(0)
+        with torch.serialization.safe_globals(STATE_TYPES):
+            torch.load(file, weights_only=True)
+    except (pickle.PickleError, AttributeError, TypeError) as error:
+        named = _named_type(str(error))
+        reason = f"names {named}" if named else f"cannot be written ({str(error).partition(chr(10))[0]})"
+        raise UserError(f"{what} {reason}: {STATE_MAY}") from None
+
+
+STATE_MAY = "a checkpoint may have tensors, numbers, texts, lists, tuples and dicts, and no other type is loaded again"
+
+
+def _named_type(message: str) -> str | None:
     named = re.search(r"GLOBAL ([\w.]+)", message)
+    return named[1] if named else None
+
+
+def _refusal(checkpoint: Path, message: str) -> str:
+    named = _named_type(message)
     if named is None:
         reason = message.rpartition("WeightsUnpickler error:")[2].strip().partition("\n")[0] or "no state in it"
         return f"{checkpoint} cannot be read as a checkpoint ({reason}); choose another"
     return (
-        f"{checkpoint} names {named[1]}, which does not belong in a training state and could run any code; it was not "
+        f"{checkpoint} names {named}, which does not belong in a training state and could run any code; it was not "
         "loaded. Use a checkpoint from a source that you trust"
     )
 

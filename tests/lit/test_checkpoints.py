@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 from damages import damage
+from small_runs import stop_in
 from thread_ranks import ThreadRanks, on_ranks
 
+from dapo_lit.errors import UserError
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.processes import RunStart, StartPoint
 from dapo_lit.runs.checkpoint_files import REMOVED, complete, damage_reason, newest_good, write_checkpoint
@@ -174,3 +176,73 @@ def test_what_a_killed_process_left_of_other_steps_goes_with_the_next_checkpoint
         (folder / leftover / "__0_0.distcp").write_bytes(b"half")
     save(folder, 3, sharded)
     assert [path.name for path in folder.iterdir()] == ["step_000003.ckpt"]
+
+
+CALLBACKS = """
+from collections import deque
+from lightning import Callback
+
+class Steps(Callback):
+    def __init__(self, window: int = 0, early: bool = False) -> None:
+        self.seen, self.window = [], window
+        if early:
+            self.seen = deque()
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        self.seen.append(batch.step)
+        if self.window:
+            self.seen = deque(self.seen, self.window)
+
+    def state_dict(self):
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state):
+        self.seen = state["seen"]
+"""
+
+
+@pytest.fixture
+def stateful(tmp_path, monkeypatch) -> str:
+    """A callback with a state."""
+    (tmp_path / "stateful_callbacks.py").write_text(CALLBACKS)
+    monkeypatch.syspath_prepend(tmp_path)
+    return "+callbacks.mine={_target_: stateful_callbacks.Steps%s}"
+
+
+BEST = (
+    "+callbacks.best={_target_: lightning.pytorch.callbacks.ModelCheckpoint, dirpath: '{run}/best', "
+    "filename: 'step_{step}', auto_insert_metric_name: false, monitor: rollout/accuracy, mode: max, "
+    "every_n_train_steps: 1}"
+)
+
+
+def test_a_resumed_run_has_the_callbacks_of_one_that_never_stopped(tmp_path, compose, monkeypatch, stateful):
+    states, kept = [], []
+    for name in ("whole", "stopped"):
+        settings = (stateful % "", BEST, "budget.steps=5", "evaluation.every=0", f"runs_dir={tmp_path / name}")
+        folder = tmp_path / name / RUN.relative_to("runs")
+        if name == "stopped":
+            with monkeypatch.context() as patch:
+                stop_in(4, patch)
+                with pytest.raises(SystemExit):
+                    train(compose(*settings), [])
+            assert complete(folder / "checkpoints")[-1].name == "step_000003.ckpt"
+        train(compose(*settings, f"resume={str(name == 'stopped').lower()}"), [])
+        found = torch.load(complete(folder / "checkpoints")[-1], weights_only=False)["callbacks"]
+        states.append(str(found).replace(name, ""))
+        kept.append(sorted(file.name for file in (folder / "best").iterdir()))
+    assert "[1, 2, 3, 4, 5]" in states[0]
+    assert states[0] == states[1]
+    assert kept[0] == kept[1]
+
+
+def test_a_callback_whose_state_no_checkpoint_gives_back_is_named_before_the_first_step(tmp_path, compose, stateful):
+    with pytest.raises(UserError, match=r"callbacks.mine: its state names collections.deque: a checkpoint may have"):
+        train(compose(stateful % ", early: true", "budget.steps=2"), [])
+    assert not (tmp_path / RUN / "metrics.jsonl").exists()
+
+
+def test_a_state_that_would_not_be_loaded_again_is_no_checkpoint(tmp_path, compose, stateful):
+    with pytest.raises(OSError, match=r"step_000002.ckpt.* names collections.deque; a checkpoint may have tensors"):
+        train(compose(stateful % ", window: 2", "budget.steps=2"), [])
+    assert [*(tmp_path / RUN / "checkpoints").iterdir()] == []
