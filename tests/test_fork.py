@@ -6,10 +6,13 @@ import shutil
 import socket
 from pathlib import Path
 
+import pandas as pd
 import pytest
+import torch
 from command_line import SMALL, Command, run_cli
 
 from dapo_lit.config.identity import differences, identity
+from dapo_lit.runs.files.layout import before_step
 from dapo_lit.runs.files.metrics_file import read_metrics
 from dapo_lit.runs.files.record import read_config
 from dapo_lit.study.designs import Arm
@@ -104,6 +107,31 @@ def test_an_arm_differs_from_the_run_in_its_switch_only_and_starts_from_the_same
     sampled = [key for key in before[0] if key.startswith(("rollout/", "reward/"))]
     assert [before[0][key] for key in sampled] == [before[1][key] for key in sampled]
     assert after[0]["loss/policy"] != after[1]["loss/policy"]
+
+
+def test_an_arm_with_another_reward_scores_what_the_state_holds_by_it(cache, tmp_path):
+    """Verdicts of two rules in one group would be advantages between answers that are equally wrong."""
+    carried = ("algorithm.dynamic_sampling.carry_over=all", "rollout.max_batch_size=24", "logger.rollouts_every=1")
+    size = ("budget.steps=3", "evaluation.every=0", "preflight=false", "replay.record=[3]")
+    assert run_cli(*SMALL, *carried, *size, cwd=tmp_path).returncode == 0
+    groups = torch.load(before_step(tmp_path / RUN, 3), weights_only=False)["RolloutDataModule"]["collector"]["carried"]
+    assert any(c.reward == -1 for group in groups for c in group.scored.values())
+    fork = (
+        "+study=fork",
+        f"fork.run={RUN}",
+        "fork.steps=[3]",
+        "fork.horizon=1",
+        "logger.progress=none",
+        "logger.rollouts_every=1",
+    )
+    arm = "dapo@reward.wrong_value=0"
+    done = run_cli(*fork, f"study.arms=[{arm!r}]", f"study.arm={arm!r}", "seed=0", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (file,) = (tmp_path / "runs" / "fork").rglob("rollouts/step_000003.parquet")
+    found = pd.read_parquet(file)
+    assert (found["submitted_step"] < 3).any()
+    assert set(found.loc[~found["correct"], "reward"]) == {0.0}
+    assert set(found.loc[found["correct"], "reward"]) == {1.0}
 
 
 def test_the_page_has_each_state_by_itself_and_what_it_is(folder):

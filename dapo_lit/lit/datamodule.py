@@ -249,7 +249,7 @@ class RolloutDataModule(LightningDataModule):
         # Sampled steps are part of the state: a resumed run trains on the same samples.
         ahead = [step.mapped(lambda problem: problem.stub) for step in self._ahead.wait()]
         state = {"next_step": self.next_step, "collector": self.collector.state_dict(), "ahead": ahead}
-        return state | {"inputs": self._inputs}
+        return state | {"inputs": self._inputs, "reward": self.config.reward.model_dump()}
 
     @property
     def _inputs(self) -> dict[str, str]:
@@ -273,6 +273,8 @@ class RolloutDataModule(LightningDataModule):
                 "restore that, or start a new run"
             )
         self.collector.load_state_dict(state["collector"])
+        if self.config.fork is not None and state.get("reward") != self.config.reward.model_dump():
+            self.collector.forget_verdicts()
         whole = [group.group for group in self.collector.carried if group.finished] + self.collector.earlier
         # A fork or a replay may shape rewards in another way than the run that saved them.
         for group in whole:

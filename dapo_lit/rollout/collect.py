@@ -205,6 +205,16 @@ class Collector:
             raise DataError(f"the checkpoint has responses to {lost[0]}, which the data lacks; {SAME_DATA}")
         self.earlier = [replace(g, problem=known[g.problem.id]) for g in earlier]
 
+    def forget_verdicts(self) -> None:
+        """The next step scores what is carried over again; groups that were kept to be trained on again are dropped.
+
+        For verdicts of another rule: in one group with new ones they would make equal answers differ.
+        """
+        for group in self.carried:
+            group.partial |= {index: completion.sample.paid for index, completion in group.scored.items()}
+            group.scored, group.group.completions, group.group.missing = {}, [], []
+        self.earlier = []
+
     def _restored(self, saved: OpenGroup) -> OpenGroup:
         """A copy of a saved group with its problem. Raises DataError if the data has another one in its place."""
         problem, name = self.setup.prompts[saved.position].problem, saved.group.problem.id

@@ -167,7 +167,8 @@ class RankSampling:
         """Everything since the last report."""
         # As text: exceptions of vLLM or a user's reward may not survive pickling.
         failure = f"{type(self.failure).__name__}: {self.failure}" if self.failure else None
-        pending, waiting = self._stream.pending + len(self._new), self._stream.waiting
+        pending = self._stream.pending + len(self._new) + len(self._unasked)
+        waiting = self._stream.waiting + len(self._unasked)
         preemptions = self._setup.engine.preemptions
         report = Report(stops, failure, pending, waiting, preemptions, self._scored, self._withdrawn)
         self._scored, self._withdrawn = [], {}
