@@ -67,6 +67,7 @@ class RolloutDataModule(LightningDataModule):
     config: of the whole run.
     parts: problems, policy, engine and verifier; None: they are built from the config and checked.
     stop_requested: whether sampling is to end early.
+    hurries: whether a run that stops has no time left to sample steps ahead before it saves.
     ranks: the processes that train together.
     """
 
@@ -76,13 +77,14 @@ class RolloutDataModule(LightningDataModule):
         parts: RunComponents | None = None,
         stop_requested: Callable[[], bool] = lambda: False,
         ranks: Ranks | None = None,
+        hurries: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__()
         self.config = config
         self.parts = parts or RunComponents(config)
         self._checks = parts is None
         self._closed = False
-        self.stop_requested = stop_requested
+        self.stop_requested, self.hurries = stop_requested, hurries
         self.ranks = (ranks or Ranks()).sharing_engines(ranks_per_engine(config.rollout))
         self.next_step = 1
         """The step to collect next: one after the last whole step, two after it while a step is being trained on."""
@@ -143,7 +145,8 @@ class RolloutDataModule(LightningDataModule):
             self._restore(self._restored)
 
     def _stops_sampling(self) -> bool:
-        """A step ahead is completed before a stopping run saves, so that the resumed run trains on the same step."""
+        """A step ahead is completed before a stopping run saves, if there is time: the resumed run trains on the same
+        step."""
         return self._ahead.cancelled if self._ahead.is_sampling else self.stop_requested()
 
     def train_dataloader(self) -> DataLoader:
@@ -170,7 +173,8 @@ class RolloutDataModule(LightningDataModule):
         started = time.perf_counter()
         module, ahead = self.trainer.lightning_module, self._ahead
         version = module.policy_version
-        collected = ahead.first()
+        # Of several ranks none can leave alone.
+        collected = ahead.first(self.stop_requested if self.ranks.size == 1 else lambda: False)
         queued = len(ahead) - (collected is not None)
         # Never beyond the budget: a step that nobody trains on is wasted.
         last = min(self.config.rollout.steps_ahead, self.config.budget.steps - step)
@@ -223,7 +227,7 @@ class RolloutDataModule(LightningDataModule):
         final: the run ends here: evaluation.final_samples responses to each held-out problem.
         """
         # The engine has one user at a time; a step ahead may be using it.
-        self._ahead.wait()
+        self._ahead.wait(self.hurries)
         self._weights.sync(self.trainer.lightning_module)
         settings, task = self.config.evaluation, self.config.task
         setup, ranks, stop = self.collector.setup, self.ranks, self._check_stop
@@ -247,7 +251,12 @@ class RolloutDataModule(LightningDataModule):
 
     def state_dict(self) -> dict[str, Any]:
         # Sampled steps are part of the state: a resumed run trains on the same samples.
-        ahead = [step.mapped(lambda problem: problem.stub) for step in self._ahead.wait()]
+        ahead = [step.mapped(lambda problem: problem.stub) for step in self._ahead.wait(self.hurries)]
+        if len(ahead) < len(self._ahead) and self.hurries() and self.ranks.rank == 0:
+            log.warning(
+                f"half of trainer.grace_s is over: {len(self._ahead) - len(ahead)} steps ahead are not saved, and the "
+                "resumed run samples them with newer weights"
+            )
         state = {"next_step": self.next_step, "collector": self.collector.state_dict(), "ahead": ahead}
         return state | {"inputs": self._inputs, "reward": self.config.reward.model_dump()}
 

@@ -101,7 +101,7 @@ def fit(
 ) -> tuple[DAPOModule, StopSignal]:
     """Trains; `loggers` is given on rank 0 only."""
     stop = StopSignal()
-    datamodule = RolloutDataModule(config, parts, stop, ranks)
+    datamodule = RolloutDataModule(config, parts, stop, ranks, stop.hurries)
     callbacks = [
         # Before the evaluation of step 0, which the recorder does: until then the handlers are Lightning's.
         LambdaCallback(on_train_start=lambda *_: stop.install(config.trainer.grace_s)),

@@ -6,14 +6,17 @@ is faster. The same corrections apply to it as to carried-over tokens.
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from torch import Tensor
 
 from dapo_lit.rollout.records import CollectedStep
+from dapo_lit.rollout.step_collection import StopRequestedError
 
 Snapshot = tuple[Iterable[tuple[str, Tensor]], int]
 """Named tensors that nobody changes any more, and their version."""
+POLL_S = 0.2
+"""How often a wait looks for a stop."""
 
 
 class StepsAhead:
@@ -55,18 +58,30 @@ class StepsAhead:
         finally:
             self.is_sampling = False
 
-    def wait(self) -> list[CollectedStep]:
+    def wait(self, gives_up: Callable[[], bool] = lambda: False) -> list[CollectedStep]:
         """Waits for every step of the queue and returns them without removing them, up to one that failed.
 
+        gives_up: whether there is no time left: the step under way is cancelled then, and the steps after it with it.
         A failure is kept for `first`: the steps before it do not depend on it.
         """
+        for future in self._queue:
+            while not future.done():
+                self.cancelled = self.cancelled or gives_up()
+                wait([future], POLL_S)
         return [step for future in self._queue if (step := future.result()) is not None]
 
-    def first(self) -> CollectedStep | None:
+    def first(self, stops: Callable[[], bool] = lambda: False) -> CollectedStep | None:
         """Waits for the first step, which stays in the queue; raises what its sampling raised. None: the queue is
-        empty."""
+        empty.
+
+        Raises StopRequestedError if it is not there when `stops`.
+        """
         if not self._queue:
             return None
+        while not self._queue[0].done():
+            if stops():
+                raise StopRequestedError
+            wait([self._queue[0]], POLL_S)
         step = self._queue[0].result()
         if step is None:
             self._queue.clear()

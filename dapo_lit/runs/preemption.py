@@ -7,6 +7,7 @@ has its own handler that requeues the job; it is called once the checkpoint is w
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -52,10 +53,15 @@ class StopSignal:
         self.requested = False
         self.number: int | None = None
         """The first signal that was received."""
+        self._patient_until = float("inf")
         self._before: dict[int, Any] = {}
 
     def __call__(self) -> bool:
         return self.requested
+
+    def hurries(self) -> bool:
+        """True from when half of the grace period is over: what is left of it may be needed to save."""
+        return self.requested and time.monotonic() > self._patient_until
 
     def install(self, grace_s: float) -> None:
         """Replaces the trainer's own handlers, which would end the run without a checkpoint."""
@@ -63,6 +69,7 @@ class StopSignal:
         def on_signal(number: int, frame: FrameType | None) -> None:
             self.requested = True
             self.number = self.number or number
+            self._patient_until = min(self._patient_until, time.monotonic() + grace_s / 2)
             # The grace period is over.
             signal.signal(signal.SIGALRM, lambda *_: os._exit(128 + number))
             signal.setitimer(signal.ITIMER_REAL, grace_s)

@@ -1,7 +1,11 @@
 """Rollouts sampled while the policy trains on earlier steps: k steps old, never another number."""
 
 import itertools
+import os
+import re
+import signal
 import threading
+import time
 
 import pandas as pd
 import pytest
@@ -11,9 +15,12 @@ from small_runs import RUN, Run, rows, untimed
 
 from dapo_lit.engines.protocol import EngineError, Sample, SampleKey, TokenIds
 from dapo_lit.engines.torch_engine.engine import TorchEngine
+from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.rollout.collect import Collector, ExhaustedError
+from dapo_lit.rollout.rank_sampling import RankSampling
 from dapo_lit.rollout.steps_ahead import StepsAhead
+from dapo_lit.runs.checkpoint_files import complete
 from dapo_lit.step.scoring import PolicyForward, score
 from dapo_lit.train import train
 
@@ -111,6 +118,38 @@ def test_a_run_that_is_stopped_while_it_trains_goes_on_bit_for_bit(compose, tmp_
     assert untimed(tmp_path / "stopped" / RUN) == untimed(tmp_path / "whole" / RUN)
 
 
+def test_a_stop_saves_within_its_grace_period_though_a_step_ahead_takes_longer(compose, tmp_path, monkeypatch, capsys):
+    sample, after = RankSampling._sample, Recorder.on_train_batch_end
+
+    def slow(self):
+        time.sleep(0.3)
+        sample(self)
+
+    def signalled(self, trainer, module, outputs, batch, index):
+        after(self, trainer, module, outputs, batch, index)
+        if batch.step == 2:
+            monkeypatch.setattr(RankSampling, "_sample", slow)
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+
+    monkeypatch.setattr(Recorder, "on_train_batch_end", signalled)
+    settings = ("rollout.steps_ahead=2", "budget.steps=6", "preflight=false", "trainer.grace_s=8")
+    started = time.monotonic()
+    with pytest.raises(SystemExit, match="0"):
+        train(compose(*settings), [])
+    said = capsys.readouterr().out
+    stopped = re.search(r"(\d) steps ahead are not saved", said)
+    assert stopped, said
+    folder = tmp_path / "runs" / RUN
+    last = complete(folder / "checkpoints")[-1]
+    saved = torch.load(last, weights_only=False)["RolloutDataModule"]
+    assert saved["next_step"] == len(untimed(folder))
+    assert len(saved["ahead"]) + int(stopped[1]) == 2
+    assert time.monotonic() - started < 60
+    monkeypatch.undo()
+    train(compose(*settings, "resume=true"), [])
+    assert [row["step"] for row in untimed(folder)] == [*range(7)]
+
+
 def test_the_step_after_one_without_an_update_is_fresher_than_planned(compose):
     """All answers of step 2 are wrong: step 3, sampled with version 1 while step 2 trained, trains version 1."""
     settings = ("budget.steps=4", "evaluation.every=0", "algorithm.dynamic_sampling.max_rounds=1", "preflight=false")
@@ -202,7 +241,7 @@ def test_a_step_sampled_ahead_is_in_the_state_that_an_error_saves(compose, tmp_p
             raise EngineError("no server is left")
         sync(self, named_tensors, version)
 
-    def is_interrupted(self):
+    def is_interrupted(self, stops):
         waits.append(first(self))
         if len(waits) == 4:
             raise KeyboardInterrupt
