@@ -157,13 +157,13 @@ class RolloutDataModule(LightningDataModule):
         return loader(OnDemand(self.config.budget.steps, steps))
 
     def val_dataloader(self) -> DataLoader:
-        count = bool(self.heldout) + len(self.benchmarks)
-        return loader(OnDemand(count, lambda: iter(self.evaluations().items())))
+        """Of (what is evaluated, whether the run ends with it). It is sampled in the step, not here: Lightning fetches
+        before the hooks in which a callback gives the policy averaged weights."""
+        return loader(OnDemand(len(self.labels), lambda: iter([(label, False) for label in self.labels])))
 
     def test_dataloader(self) -> DataLoader:
         """As the evaluation that ends a run, with its number of samples."""
-        count = bool(self.heldout) + len(self.benchmarks)
-        return loader(OnDemand(count, lambda: iter(self.evaluations(final=True).items())))
+        return loader(OnDemand(len(self.labels), lambda: iter([(label, True) for label in self.labels])))
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         return batch  # micro-batches move one by one
@@ -221,27 +221,43 @@ class RolloutDataModule(LightningDataModule):
         collected: CollectedStep = self.collector.collect(step, version)
         return collected
 
+    @property
+    def labels(self) -> list[str]:
+        """What an evaluation has, by the names in its metrics."""
+        heldout = [self.config.task.label] if self.heldout else []
+        return heldout + [benchmark.settings.name for benchmark in self.benchmarks]
+
     def evaluations(self, final: bool = False) -> dict[str, Evaluation]:
         """Samples the held-out problems, where the task has some, and the benchmarks with the current weights.
 
         final: the run ends here: evaluation.final_samples responses to each held-out problem.
         """
+        return {label: self._evaluation(label, final) for label in self.labels}
+
+    def validate(self, label: str, final: bool) -> Evaluation:
+        """One of `labels`, in a Trainer of one's own: with the weights that the policy has at this moment."""
+        # Those of a callback that averages weights: the version does not tell them from the policy's own.
+        self._weights.forget()
+        try:
+            return self._evaluation(label, final)
+        finally:
+            self._weights.forget()
+
+    def _evaluation(self, label: str, final: bool) -> Evaluation:
         # The engine has one user at a time; a step ahead may be using it.
         self._ahead.wait(self.hurries)
         self._weights.sync(self.trainer.lightning_module)
         settings, task = self.config.evaluation, self.config.task
         setup, ranks, stop = self.collector.setup, self.ranks, self._check_stop
-        found: dict[str, Evaluation] = {}
-        if self.heldout:
+        if self.heldout and label == task.label:
             limit = settings.max_response_tokens or task.max_response_tokens
             sampling = Sampling(limit, settings.temperature, settings.top_p, seed=self.config.seed)
             scored = (setup.engine, self.parts.verifier, setup.decode, sampling, ranks)
             samples = settings.final_samples if final else None
-            found[task.label] = evaluate(self.heldout, settings.samples, *scored, samples, gives_up=stop)
-        for b in self.benchmarks:
-            scored = (setup.engine, b.verifier, b.decode, b.sampling, ranks)
-            found[b.settings.name] = evaluate(b.prompts, b.settings.samples, *scored, gives_up=stop)
-        return found
+            return evaluate(self.heldout, settings.samples, *scored, samples, gives_up=stop)
+        (b,) = (benchmark for benchmark in self.benchmarks if benchmark.settings.name == label)
+        scored = (setup.engine, b.verifier, b.decode, b.sampling, ranks)
+        return evaluate(b.prompts, b.settings.samples, *scored, gives_up=stop)
 
     def _check_stop(self, waiting: int) -> bool:
         """While an evaluation samples and waits for verdicts. Of several ranks none can leave alone."""

@@ -27,7 +27,7 @@ class EngineWeights:
         """Gives the engine the policy's weights, unless it has them; returns seconds. No step may be under way."""
         engine = self._setup.engine
         # A skipped update leaves the weights as they are; sending them again would empty the prefix cache for nothing.
-        if engine.version == module.policy_version:
+        if engine.version == module.policy_version == self._given:
             return 0.0
         started = time.perf_counter()
         engine.sync_weights(PolicyTensors(module.policy), module.policy_version)
@@ -43,6 +43,10 @@ class EngineWeights:
             return None
         self._given = module.policy_version
         return PolicyTensors(module.policy).copied(self._setup.engine.takes_weights), module.policy_version
+
+    def forget(self) -> None:
+        """The policy's weights may have changed, or change now, without a new version: the next samples get them."""
+        self._given = None
 
     @property
     def is_unprobed(self) -> bool:

@@ -20,7 +20,6 @@ from dapo_lit.build.components import RunComponents
 from dapo_lit.build.models import Fill, build_models, check_adapters, compiles, shard_and_fill
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.identity import differences, identity, with_defaults
-from dapo_lit.evaluation.sampled import Evaluation
 from dapo_lit.objective.diagnostics import finish
 from dapo_lit.objective.losses import finish_critic
 from dapo_lit.objective.tokens import NOTHING, Statistics
@@ -223,12 +222,12 @@ class DAPOModule(LightningModule):
         self.counters.step = batch.step  # last: this makes it the last whole step
         self._log_row(self.counters.state_dict() | row)
 
-    def validation_step(self, batch: tuple[str, Evaluation], batch_idx: int) -> None:
-        """Logs an evaluation of the data module."""
-        label, evaluation = batch
-        self._log_row(evaluation.metrics(label))
+    def validation_step(self, batch: tuple[str, bool], batch_idx: int) -> None:
+        """Makes and logs an evaluation of the data module."""
+        label, final = batch
+        self._log_row(self.trainer.datamodule.validate(label, final).metrics(label))
 
-    def test_step(self, batch: tuple[str, Evaluation], batch_idx: int) -> None:
+    def test_step(self, batch: tuple[str, bool], batch_idx: int) -> None:
         """Logs an evaluation as `trainer.test` asks for it: with `evaluation.final_samples` responses."""
         self.validation_step(batch, batch_idx)
 

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 import torch
 from lightning import Callback, Trainer
-from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from dapo_lit import DAPOModule, RolloutDataModule, compose
 from dapo_lit.config import Config, ConfigError
+from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.lit.fit import continuing
 
 PAGE = Path(__file__).parents[2] / "docs" / "library.md"
@@ -195,6 +196,37 @@ def own_callbacks(folder: Path) -> None:
     assert calls.count("backward") >= 4
 
 
+def averaged_weights(folder: Path) -> None:
+    """Validation samples from the averaged weights, and the step after it from the policy's own."""
+    validates, given, rows = [False], [], []
+    sync = TorchEngine.sync_weights
+
+    def noted(self: TorchEngine, named_tensors: Any, version: int) -> None:
+        tensors = {name: tensor.clone() for name, tensor in named_tensors}
+        given.append((validates[0], tensors["model.norm.weight"]))
+        sync(self, tensors.items(), version)
+
+    class Averaging(EMAWeightAveraging):
+        def on_validation_epoch_start(self, trainer: Trainer, module: Any) -> None:
+            own = module.policy.model.norm.weight.clone()
+            super().on_validation_epoch_start(trainer, module)
+            validates[0] = True
+            rows.append((own, module.policy.model.norm.weight.clone()))
+
+        def on_validation_epoch_end(self, trainer: Trainer, module: Any) -> None:
+            super().on_validation_epoch_end(trainer, module)
+            validates[0] = False
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TorchEngine, "sync_weights", noted)
+        arguments = {"val_check_interval": 2, "limit_val_batches": None}
+        trained(folder, config=settings(3), callbacks=[Averaging(decay=0.9)], **arguments)
+    (own, averaged), *_ = rows
+    assert not torch.equal(own, averaged)
+    order = [(during, torch.equal(tensor, own), torch.equal(tensor, averaged)) for during, tensor in given]
+    assert order[-2:] == [(True, False, True), (False, True, False)]
+
+
 def early_stopping(folder: Path) -> None:
     stop = EarlyStopping(METRIC, mode="max", stopping_threshold=-1.0)
     module = trained(folder, config=settings(6), callbacks=[stop], val_check_interval=2, limit_val_batches=1)
@@ -255,6 +287,7 @@ ROWS = {
     "`trainer.validate`, `trainer.test`": validate_and_test,
     "`trainer.predict`": predict,
     "callbacks": own_callbacks,
+    "`EMAWeightAveraging`": averaged_weights,
     "`EarlyStopping`": early_stopping,
     "`LearningRateMonitor`": learning_rate_monitor,
     "`fit(ckpt_path=...)`": resume_by_ckpt_path,
