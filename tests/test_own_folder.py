@@ -44,6 +44,25 @@ def test_a_relative_folder_is_found_from_where_the_command_was_typed(own, monkey
     assert compose_run(composed_tree(line), Config).budget.steps == 3
 
 
+@pytest.mark.parametrize("name", ["10", "08", "1e3", "-1"])
+def test_a_choice_that_looks_like_a_number_is_its_name(own, name):
+    (own / "mine" / f"{name}.yaml").write_text(HEADER + "evaluation:\n  samples: 5\n", encoding="utf-8")
+    line, _ = prepared("--config-dir", str(own), f"+mine={name}")
+    assert compose_run(composed_tree(line), Config).evaluation.samples == 5
+    searched = next(argument for argument in line if argument.startswith("hydra.searchpath"))
+    assert compose_run(composed_tree([searched, f"+mine={name}"]), Config).evaluation.samples == 5
+    with pytest.raises(ConfigError, match="mine=99: there is no such mine"):
+        prepared("--config-dir", str(own), "+mine=99")
+
+
+@pytest.mark.parametrize("sweep", ["1,2", "range(1,3)"])
+def test_the_choices_of_a_sweep_may_look_like_numbers(own, sweep):
+    for name in ("1", "2"):
+        (own / "mine" / f"{name}.yaml").write_text(HEADER + f"seed: {name}\n", encoding="utf-8")
+    line, _ = prepared("-m", "--config-dir", str(own), f"+mine={sweep}")
+    assert "+mine='1','2'" in line
+
+
 @pytest.mark.parametrize("choice", ["+mine=short", "+experiment=short"])
 def test_the_cells_of_a_study_are_composed_from_it(own, choice):
     _, study = prepared("-m", "--config-dir", str(own), choice, "+study=leave_one_out", "study.pilot=true")

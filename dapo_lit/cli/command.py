@@ -27,6 +27,7 @@ from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.jobs import check_folders
 from dapo_lit.cli.overrides import (
     check_overrides,
+    choices_as_text,
     flags_first,
     folders_as_setting,
     is_inspection,
@@ -122,6 +123,7 @@ def checked(given: list[str], schema: type[Section], positional: str | None) -> 
         given = ["answer=json" if argument == "--json" else argument for argument in given]
     # Before Hydra: it answers a flag between overrides, or an unquoted arm, with a parser's message.
     arguments = study_last(map(quote_arms, folders_as_setting(flags_first(written_out(given, positional)))))
+    arguments = choices_as_text(arguments)
     if brings_regime(arguments):
         arguments = [argument.replace("+regime=", "regime=") for argument in arguments]
     # Each override against the schema, so that a typo is answered in a second and with the nearest key.

@@ -7,7 +7,7 @@ import hydra
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
-from dapo_lit.cli.overrides import study_last
+from dapo_lit.cli.overrides import choices_as_text, study_last
 from dapo_lit.config import config_folder
 from dapo_lit.config.shipped import SHARED, studies
 
@@ -29,7 +29,7 @@ register_studies()
 def composed_tree(overrides: Sequence[str], config_name: str = "config") -> DictConfig:
     """Interpolations are not yet resolved, and nothing is checked. A fork's tree is made of that of its run."""
     with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
-        tree = hydra.compose(config_name, study_last(overrides))
+        tree = hydra.compose(config_name, study_last(choices_as_text(overrides)))
     if tree.get("fork") and tree.fork.steps:
         from dapo_lit.cli.fork import continued
 

@@ -1,6 +1,7 @@
 """The command line of the commands with a config: Hydra's flags and overrides, checked before Hydra sees them."""
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -32,6 +33,8 @@ FLAGS = (
     "--shell-completion", "-sc",
 )  # fmt: skip
 """All flags of Hydra's."""
+LIKE_A_NUMBER = re.compile(r"(?<![^,(\[])[+-]?\.?\d[\w.+-]*(?![^,)\]])")
+"""A name that begins as a number does, among the choices `a`, `a,b` or `[a,b]`."""
 LISTED_SWEEPS = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP, ValueType.RANGE_SWEEP)
 MODES = (("--cfg", "-c"), ("--info", "-i"), ("--run", "-r"), ("--multirun", "-m"), ("--shell-completion", "-sc"))
 """Flags of which Hydra takes at most one."""
@@ -120,6 +123,33 @@ def written_out(arguments: Sequence[str], positional: str | None) -> list[str]:
         else:
             written.append(setting(positional, argument))
     return written
+
+
+def choices_as_text(arguments: Sequence[str]) -> list[str]:
+    """The command line with quotes around choices of groups that begin as a number does: Hydra would refuse the number.
+
+    >>> choices_as_text(["+task=10", "task=parity,08,9", "task=range(1,3)", "+experiment=[a,1e3]", "seed=10"])
+    ["+task='10'", "task=parity,'08','9'", "task='1','2'", "+experiment=[a,'1e3']", 'seed=10']
+    """
+    own = own_folders(arguments)
+    return [_choice_as_text(argument) if _is_choice(argument, own) else argument for argument in arguments]
+
+
+def _is_choice(argument: str, own: Iterable[Path]) -> bool:
+    key, given, _ = argument.lstrip("+").partition("=")
+    return bool(given) and is_group(key.partition("@")[0], own)
+
+
+def _choice_as_text(argument: str) -> str:
+    key, _, names = argument.partition("=")
+    override = parsed(argument)
+    if override.value_type is ValueType.RANGE_SWEEP:
+        names = ",".join(override.sweep_string_iterator())
+    return f"{key}={LIKE_A_NUMBER.sub(_quoted, names)}"
+
+
+def _quoted(name: re.Match[str]) -> str:
+    return f"'{name[0]}'"
 
 
 def quote_arms(argument: str) -> str:

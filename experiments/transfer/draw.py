@@ -2,8 +2,8 @@
 
     python experiments/transfer/draw.py
 
-Sixteen of each task, shuffled; the ranges are around the calibrated regimes joint, programs and parity, so that a run
-can learn. No regime was looked at before the draw, and none is left out after it.
+Sixteen of each task; the ranges are around the calibrated regimes joint, programs and parity, so that a run can learn.
+No regime was looked at before the draw, and none is left out after it.
 """
 
 from pathlib import Path
@@ -13,9 +13,12 @@ import numpy as np
 import yaml
 
 FOLDER = Path(__file__).parent / "conf" / "drawn"
-SEED, EACH = 20261128, 16
-COMPLETIONS, MINIBATCHES = 512, 4
-"""Of a rollout step, and mini-batches that they are divided into."""
+SEED, REGIMES = 20261128, 48
+STEPS, COMPLETIONS, MINIBATCHES = 12, 512, 4
+"""Of a run; of a rollout step, and the mini-batches that they are divided into."""
+MARKS = (16, 8, 4, 2)
+"""Held-out accuracy is measured at these parts of the tokens of a run whose answers all fill the limit, too. Each mark
+is twice the one before, so that the last one that a run passes is at half of its budget at least."""
 
 
 def sums(rng: np.random.Generator) -> dict[str, Any]:
@@ -74,6 +77,7 @@ def _regime(task: str, limit: int, stages: list[dict[str, Any]], rng: np.random.
             "overlong": {"cache_tokens": max(2, round(limit * float(rng.uniform(0.1, 0.4))))},
             "optimizer": {"lr": float(f"{np.exp(rng.uniform(np.log(1e-4), np.log(4e-4))):.2g}")},
         },
+        "evaluation": {"at_tokens": [STEPS * COMPLETIONS * limit // part for part in MARKS]},
     }
 
 
@@ -88,10 +92,10 @@ def _share(rng: np.random.Generator, low: float, high: float) -> float:
 def drawn(seed: int = SEED) -> list[str]:
     """The files' texts, in order."""
     rng = np.random.default_rng(seed)
-    tasks = rng.permutation([kind for kind in (sums, programs, parity) for _ in range(EACH)])
     texts = []
-    for number, kind in enumerate(tasks):
-        regime = kind(rng)
+    for number in range(REGIMES):
+        # The tasks take turns: every run of numbers that law.py compares has as many regimes of each.
+        regime = (sums, programs, parity)[number % 3](rng)
         regime["task"]["label"] = f"drawn_{number:02}"
         texts.append("# @package _global_\n" + yaml.safe_dump(regime, sort_keys=False))
     return texts

@@ -167,6 +167,12 @@ def test_runs_are_compared_on_their_last_points_and_on_the_last_evaluation_alone
         assert outcomes.outcome(run, "rollout/entropy") == pytest.approx(run.series("rollout/entropy").iloc[-4:].mean())
 
 
+def test_a_run_without_the_large_evaluation_that_ends_it_has_no_outcome(tmp_path: Path) -> None:
+    """Steps 0, 7, 14, ... are evaluated, and step 40 is not."""
+    path = write_run(tmp_path, steps=40, every=7, keys={"evaluation.final_samples": 32})
+    assert outcomes.outcome(read_run(path), "eval/chain_sum/avg@4") is None
+
+
 def test_on_an_axis_of_tokens_the_kth_points_of_all_seeds_are_averaged() -> None:
     table = band([pd.Series([4.0, 2.0], index=[10.0, 30.0]), pd.Series([2.0, 0.0], index=[12.0, 31.0])])
     assert table[["x", "mean", "n"]].to_numpy().tolist() == [[11, 3, 2], [30.5, 1, 2]]

@@ -96,8 +96,9 @@ def is_outcome(key: str) -> bool:
 def outcome(run: Run, key: str) -> float | None:
     """The number that arms are compared on: the mean of a metric's last points.
 
-    Points are a third of the checkpoints, at most three; a tenth where a metric has more than 30 values. None where it
-    was not logged after step 0, or was NaN or infinite somewhere.
+    Points are a third of the checkpoints, at most three; a tenth where a metric has more than 30 values. Of evaluations
+    with `final_samples` only the one that ends the run counts. None where the metric was not logged after step 0, or
+    was NaN or infinite somewhere.
     """
     series = run.series(key)
     values = series.to_numpy()[series.index.to_numpy() > 0]
@@ -106,7 +107,8 @@ def outcome(run: Run, key: str) -> float | None:
         return None
     points = max(1, min(3, count // 3)) if count <= 30 else count // 10
     if key.startswith("eval/") and (run.config.get("evaluation") or {}).get("final_samples"):
-        points = 1  # the last evaluation has far more samples than those before it
+        # It has far more samples than those before it, and none of them is of the policy that the run ended with.
+        return float(values[-1]) if series.index[-1] == run.metrics.index[-1] else None
     return float(values[-points:].mean())
 
 
