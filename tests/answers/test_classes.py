@@ -223,6 +223,34 @@ def test_a_chain_of_equalities_is_its_last_side_where_another_side_confirms_it(a
     assert not same(f"{a} + {b} = {a + b + c}", str(a + b + c))
 
 
+# --- expressions that break ---------------------------------------------------------------------------------------
+
+ABSOLUTE = ("|{}|", r"\sqrt{{({})^2}}", r"\sqrt[4]{{({})^4}}")
+LINEAR = (
+    "{a}x + {b}",
+    "{a}x - {b}",
+    "{b} - {a}x",
+    r"\frac{{x}}{{{a}}} + {b}",
+    "{a}(x - {b})",
+    "x - {b}y",
+    "{a}n - {b}",
+)
+
+
+@settings(max_examples=100)
+@given(
+    st.integers(1, 10**6), st.integers(1, 10**6), st.sampled_from(LINEAR),
+    st.sampled_from(ABSOLUTE), st.sampled_from(ABSOLUTE),
+)  # fmt: skip
+def test_an_absolute_value_is_neither_of_its_branches_however_far_away_the_other_is(a, b, linear, first, second):
+    inside = linear.format(a=a, b=b)
+    for branch in (inside, f"-({inside})"):
+        assert not same(first.format(inside), branch)
+        assert not same(branch, first.format(inside))
+        assert not same(f"{first.format(inside)} < 7", f"{branch} < 7")
+    assert same(first.format(inside), second.format(f"-({inside})"))
+
+
 # --- dashes -------------------------------------------------------------------------------------------------------
 
 DASHES = ("–", "—", " – ")

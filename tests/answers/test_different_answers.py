@@ -20,6 +20,13 @@ DIFFERENT = {
         (r"\overline{z}", "z"), ("(a+5)(b+2)", "(+5)(b+2)"), ("f(x)", "f(y)"), (r"10\sqrt{2}", "5*[1+sqrt(2)]"),
         (r"\frac{dy}{dx}", r"\frac{y}{x}"), (r"\int_0^1 x dx", r"\frac12"), (r"\lim_{x\to0} \frac{\sin x}{x}", "1"),
         (r"(x+1)^{100}", r"(x+1)^{101}"), ("2x2y", "4xy"), (r"\sum_{k=1}^{100} k", "5050"),
+        ("|x^2-20|", "20-x^2"), ("|x+6| + |x-6|", "12"), ("|x-5| + |x-7|", "|2x-12|"),
+        ("|x-1| + |x-1.001|", "|2x-2.001|"),
+        (r"|\frac{x}{1000} + 1|", r"\frac{x}{1000} + 1"), ("|x + 2^{40}|", "x + 2^{40}"), ("|x+y+50|", "x+y+50"),
+        (r"\sqrt{(a+b+9)^2}", "a+b+9"), ("|f(x)+5|", "f(x)+5"), ("|f(3)|", "f(3)"), (r"\arccos(\cos x)", "|x|"),
+        (r"\lfloor x^2/20 \rfloor", "0"), (r"\lfloor x \rfloor", r"\lceil x \rceil - 1"),
+        (r"\lfloor f(3)/10 \rfloor", "0"),
+        (r"\lfloor x + 0.001 \rfloor", r"\lfloor x \rfloor"), ("|x+5| = 3", "x+5 = 3"),
     ],
     "units, money, percent, degrees, times": [
         (r"5\text{ cm}", r"5\text{ m}"), (r"5\text{ apples}", r"5\text{ oranges}"), ("10m", "10"), ("5 million", "5"),
@@ -41,6 +48,7 @@ DIFFERENT = {
     ],
     "intervals and inequalities": [
         ("[0,9)", "(0,9)"), ("(0,1)", "[0,1]"), (r"x \leq 5", r"x \geq 5"), ("x < 5", r"x \le 5"), ("-x < -3", "x < 3"),
+        ("|x+5| < 7", "x+5 < 7"),
         (r"(-\infty,0)\cup(1,\infty)", r"(-\infty,0)\cup(0,\infty)"), (r"\mathbb{R}", r"\mathbb{R} \setminus \{0\}"),
         ("(1,2)", "[1,2]"),
     ],
