@@ -293,7 +293,7 @@ def _same_several(prediction: Several, reference: Several, comparer: Comparer) -
             a, b = _distinct(a), _distinct(b)
         return matched(a, b, lambda x, y: same(x, y, comparer))
     if len(brackets) > 1:
-        if "{}" in brackets or brackets & {"(]", "[)"}:
+        if brackets & {"{}", "{|}", "(]", "[)"}:
             return False
         if "[]" in brackets and len(a) == 2:
             return False  # an interval is not a pair

@@ -11,8 +11,10 @@ from fractions import Fraction
 from functools import lru_cache
 
 from math_answers.calls import function_name
-from math_answers.expression import Number, Product, Symbol
+from math_answers.equations import is_name
+from math_answers.expression import Number, Product, Symbol, canonical
 from math_answers.grammar import parse_expression
+from math_answers.sets import quantities
 from math_answers.splitting import (
     CLOSE,
     OPEN,
@@ -143,7 +145,7 @@ def _answer(tokens: list[Token], depth: int) -> Answer:
         if tokens[0].text != RANGE and all(token.kind == "number" or token.text == RANGE for token in tokens):
             raise ParseError("numbers between dashes")
         tokens = [replace(token, text="-") if token.text == RANGE else token for token in tokens]
-    parts = split(tokens, lambda token: token.kind == "sign" and token.text == ":")
+    parts = split(tokens, _sign(":"))
     if 1 < len(parts) < 5 and all(parts):
         return Ratio(tuple(_answer(part, depth + 1) for part in parts))
     return _single(tokens)
@@ -165,6 +167,14 @@ def _command(name: str) -> Callable[[Token], bool]:
     return lambda token: token.kind == "command" and token.text == name
 
 
+def _sign(text: str) -> Callable[[Token], bool]:
+    return lambda token: token.kind == "sign" and token.text == text
+
+
+def _raw(tokens: list[Token]) -> Raw:
+    return Raw(" ".join(token.text for token in tokens if token.text not in ("{", "}")))
+
+
 def _several(items: list[list[Token]], brackets: str, depth: int) -> Several:
     if len(items) > MAX_ITEMS:
         raise ParseError("too many items")
@@ -176,9 +186,10 @@ def _bracketed(tokens: list[Token], depth: int) -> Answer | None:
     opening, closing = OPEN[tokens[0].text], CLOSE.get(tokens[-1].text, "")
     inside = tokens[1:-1]
     if opening == "{":
-        builder = split(inside, lambda token: token.kind == "sign" and token.text in ("|", ":"))
-        if len(builder) == 2 and all(builder):
-            return _answer(builder[1], depth + 1)
+        for mark in (":", "|"):  # a colon first: the bars of `\{x : |x| < 2\}` are an absolute value
+            builder = split(inside, _sign(mark))
+            if len(builder) == 2 and all(builder):
+                return _builder(_answer(builder[0], depth + 1), _answer(builder[1], depth + 1))
     items = split_items(inside)
     if opening == "{" and not inside:
         return Several((), "{}")
@@ -187,6 +198,19 @@ def _bracketed(tokens: list[Token], depth: int) -> Answer | None:
             return _answer(inside, depth + 1)
         return None
     return _several(items, opening + closing, depth)
+
+
+def _builder(members: Answer, condition: Answer) -> Answer:
+    r"""The condition of `\{x \in \mathbb{R} : x > 2\}`, whose solutions are the set; any other builder as it is.
+
+    The squares of `\{x^2 : x > 2\}` and the integers of `\{n \in \mathbb{Z} : n > 2\}` are no solutions of `x > 2`.
+    """
+    name = members
+    if isinstance(members, Relation) and members.signs == ("in",) and members.sides[1] == Reals():
+        name = members.sides[0]
+    if isinstance(name, Scalar) and is_name(name) and quantities(condition) == {canonical(name.node)}:
+        return condition
+    return Several((members, condition), "{|}")
 
 
 def _cases(tokens: list[Token], depth: int) -> Answer:
@@ -232,7 +256,7 @@ def _single(tokens: list[Token]) -> Answer:
         return Scalar(node, currency + name, percent)
     if named:
         return _words(written)
-    return Raw(" ".join(token.text for token in written if token.text not in ("{", "}")))
+    return _raw(written)
 
 
 def _without_currency(tokens: list[Token]) -> tuple[list[Token], str]:

@@ -27,7 +27,8 @@ class Words:
 class Several:
     items: "tuple[Answer, ...]"
     brackets: str
-    """Opening and closing: `()`, `[]`, `[)`, `(]`, `{}`, `<>`; empty for a bare list."""
+    r"""Opening and closing: `()`, `[]`, `[)`, `(]`, `{}`, `<>`; empty for a bare list; `{|}` for members and condition
+    of `\{x^2 : x > 2\}`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,9 @@ EQUAL = {
         ("x < 3", r"(-\infty, 3)"), ("[-2, 7]", r"-2 \le x \le 7"),
         ("(0,1)", "0 < f(x) < 1"), (r"x < 1 \text{ or } x > 2", r"(-\infty,1)\cup(2,\infty)"),
         (r"[1,2] \cup [2,3]", "[1,3]"), (r"\{x \mid x > 3\}", r"(3, \infty)"),
+        (r"\{x \in \mathbb{R} : x \ne 3\}", r"x \ne 3"), (r"\{x : x < 1 \text{ or } x > 2\}", r"(-\infty,1)\cup(2,\infty)"),
+        (r"\{n^2 : n > 3\}", r"\{ n^2 \mid 3 < n \}"),
+       
         ("f(2) < f(1) < f(4)", "f(4) > f(1) > f(2)"), ("x > 1 and x < 2", "(1,2)"),
         (r"x > 1 \text{ and } x \le 2", "1 < x <= 2"), (r"x \le -1 \cup x \ge 1", r"(-\infty,-1]\cup[1,\infty)"),
         ("(-oo, 3)", r"(-\infty, 3)"), ("all real numbers", r"\mathbb{R}"),
