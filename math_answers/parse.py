@@ -22,6 +22,7 @@ from math_answers.splitting import (
     closing_index,
     composed,
     is_and,
+    is_or,
     is_prose,
     split,
     split_items,
@@ -116,6 +117,9 @@ def _answer(tokens: list[Token], depth: int) -> Answer:
     conditions = split(tokens, is_and)
     if len(conditions) > 1 and all(_is_inequality(part) for part in conditions):
         return Combined("cap", tuple(_answer(part, depth + 1) for part in conditions))
+    alternatives = split(tokens, is_or)
+    if len(alternatives) > 1 and all(_is_inequality(part) for part in alternatives):
+        return Combined("cup", tuple(_answer(part, depth + 1) for part in alternatives))
     items = split_items(tokens)
     if len(items) > 1 and not all(is_prose(part) for part in items):
         return _several(items, "", depth)

@@ -185,11 +185,19 @@ def is_prose(part: list[Token]) -> bool:
 def _is_separator(token: Token) -> bool:
     if token.kind == "sign":
         return token.text in (",", ";")
-    return token.text.strip(" ,").lower() in ("and", "or") and token.kind in ("text", "name", "command")
+    return is_and(token) or is_or(token)
 
 
 def is_and(token: Token) -> bool:
-    return token.text.strip(" ,").lower() == "and" and token.kind in ("text", "name", "command")
+    return _is_word(token, "and")
+
+
+def is_or(token: Token) -> bool:
+    return _is_word(token, "or")
+
+
+def _is_word(token: Token, word: str) -> bool:
+    return token.text.strip(" ,").lower() == word and token.kind in ("text", "name", "command")
 
 
 def split(tokens: list[Token], separates: Callable[[Token], bool]) -> list[list[Token]]:
