@@ -3,6 +3,9 @@ r"""Classes of answers that must not be taken for each other, each as a property
 docs/rewards.md says: if the meaning is in doubt, the verdict is different. `DOUBTS` are the ways to leave it in doubt.
 """
 
+import unicodedata
+from fractions import Fraction
+
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -288,7 +291,7 @@ LITERALS = (
     "{a} {b}/{c}", "{a}{{,}}{b:03}", r"{a}\,{b:03}", "{a}^{b}", "{a}^{{{b}}}", r"{a} \times 10^{{-{b}}}", "{a}x10^{b}",
     r"\frac{{{a}}}{{{b}}}", r"{a}\sqrt{{{b}}}",
     r"\frac{{\sqrt{{{a}}}}}{{{b}}}", r"\frac{{{a}}}{{\sqrt{{{b}}}}}", r"{a}^{{\frac{{{b}}}{{{c}}}}}",
-    "{a}√{b}", "{a}π", r"{a}\pi", "{a}½", "{a}²",
+    "{a}√{b}", "{a}π", r"{a}\pi", "{a}½", "{a}⅜", "{a}²", "{a}₂",
     "{a} million", "{a}_{b:03}",
     "0.{b}...", "{a}'{b:03}", "{a}x", "{a}i", "2{a:03}-05-{c}1",
 )  # fmt: skip
@@ -316,6 +319,28 @@ def test_a_number_in_words_and_digits_is_read_whole(a, first, second):
     assert same(f"{a} {first} {second}", str(value))
     assert not same(f"{a} {first} {second}", str(a * factor[first]))
     assert not same(f"{a} {first} {second} dollars", str(a))
+
+
+POSITIONED = [c for c in map(chr, range(0x3000)) if unicodedata.decomposition(c).split(" ")[0] in ("<super>", "<sub>")]
+FRACTIONS = [c for c in map(chr, range(0x3000)) if unicodedata.decomposition(c).startswith("<fraction>")]
+
+
+@given(st.integers(10, 99), st.sampled_from([c for c in POSITIONED if unicodedata.normalize("NFKC", c).isdigit()]))
+def test_a_raised_or_lowered_digit_is_none_on_the_line(number, character):
+    digit = unicodedata.normalize("NFKC", character)
+    mark = "^" if unicodedata.decomposition(character).startswith("<super>") else "_"
+    assert not same(f"{number}{character}", f"{number}{digit}")
+    assert same(f"x{character}", f"x{mark}{digit}")
+    if mark == "^" or set(str(number)) <= set(map(str, range(int(digit)))):
+        assert same(f"{number}{character}", f"{number}{mark}{digit}")
+
+
+@given(st.integers(1, 99), st.sampled_from([c for c in FRACTIONS if c != "⅟"]))
+def test_a_fraction_of_one_character_is_its_value(number, character):
+    value = Fraction(unicodedata.numeric(character)).limit_denominator(10)
+    assert same(character, str(value))
+    assert same(f"{number}{character}", str(number + value))
+    assert same(f"4^{character}", f"4^{{{value}}}")
 
 
 @given(st.integers(2, 9), st.integers(2, 9))
