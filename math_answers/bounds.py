@@ -103,8 +103,10 @@ class _Bounds:
                 if largest > MAX_BINOMIAL:
                     raise tree.TooLargeError(f"a binomial of more than {MAX_BINOMIAL}")
                 return 2 * largest + 8
-            case "sinh" | "cosh":
+            case "sinh" | "cosh" | "sech" | "csch":
                 return 1.5 * self.largest(arguments[0]) + 8
+            case "tanh" | "coth":  # differ from 1 by about e^{-2x}
+                return 3.0 * self.largest(arguments[0]) + 8
             case _:
                 return inside + 8
 
