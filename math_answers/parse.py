@@ -252,8 +252,11 @@ def _single(tokens: list[Token]) -> Answer:
         except ParseError:
             continue
         unit = tokens[len(tokens) - taken :]
-        if multiple(unit) > 1:
-            node = Product((Number(Fraction(multiple(unit))), node))
+        factor = multiple(unit)
+        if factor is None:
+            continue
+        if factor != 1:
+            node = Product((Number(factor), node))
         name = unit_name(unit) + annotation
         if currency and units_agree(currency, name):  # $5 or $5 USD; else $5/hour
             name = ""

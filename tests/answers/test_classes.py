@@ -343,6 +343,45 @@ def test_a_fraction_of_one_character_is_its_value(number, character):
     assert same(f"4^{character}", f"4^{{{value}}}")
 
 
+PARTS = {
+    **{
+        "halves": 2,
+        "thirds": 3,
+        "fifths": 5,
+        "eighths": 8,
+        "ninths": 9,
+        "tenths": 10,
+        "twelfths": 12,
+        "sixteenths": 16,
+    },
+    **{"twentieths": 20, "ninetieths": 90, "hundredths": 100, "thousandths": 1000, "millionths": 10**6},
+}
+
+
+@given(
+    st.integers(2, 99),
+    st.sampled_from(sorted(PARTS)),
+    st.sampled_from(("{0} {1}", "{0} {1} of a mile", r"{0}\text{{ {1}}}")),
+)
+def test_a_number_of_parts_is_a_fraction(number, part, place):
+    written = place.format(number, part)
+    assert same(written, str(Fraction(number, PARTS[part])))
+    assert not same(written, str(number))
+    assert not same(place.format(number, "hundred " + part), str(number))
+    assert not same(place.format(number, "twenty-" + part), str(number))
+
+
+ANOTHER_NUMBER = (
+    "two", "tens", "degrees below zero", "times two", "times as many", "quarters", "third", "thousandth", "score",
+    "gross",     "doubled", "feet under the sea", "hundred million lakh", "miles and three", "apples, ten", "dollars (six)",
+)  # fmt: skip
+
+
+@given(st.integers(2, 99), st.sampled_from(ANOTHER_NUMBER), st.sampled_from(("{0} {1}", r"{0}\text{{ {1}}}")))
+def test_words_that_say_another_number_are_no_unit(number, words, place):
+    assert not same(place.format(number, words), str(number))
+
+
 @given(st.integers(2, 9), st.integers(2, 9))
 def test_digits_that_a_base_does_not_have_are_no_numeral(base, digit):
     assert same(f"1{digit}_{base}", f"1{digit}") == (digit < base)

@@ -56,6 +56,8 @@ EQUAL = {
     "units, money, percent, degrees, times": [
         (r"5\text{ cm}", "5"), (r"10\text{ cm}^2", r"10 \text{ square centimeters}"), ("5 apples", "5"),
         (r"60\ \text{mph}", "60"), (r"\$10", "10"), ("$18", "18"), ("5 million", "5,000,000"),
+        ("2 lakh", "200000"), ("3 times", "3"), ("5 seconds", "5"),
+       
         (r"\$2.5 \text{ million}", "2500000"), ("€5", "5"), (r"28\%", "0.28"), (r"90^\circ", "90"),
         (r"90^\circ", r"\frac{\pi}{2}"), ("30 degrees", r"30^\circ"), ("2516_8", "2516"), (r"9 \pmod{11}", "9"),
         (r"x \equiv 3 \pmod{7}", "3"), ("USD 5", r"\$5"), ("Rs. 50", "50"), ("$1.5 million", "1500000"),
