@@ -133,8 +133,8 @@ def _same_structure(prediction: Answer, reference: Answer, comparer: Comparer) -
             return _same_quotient(a, b, prediction, comparer)
         case (Words(), _) | (_, Words()):
             return _words(prediction) is not None and _words(prediction) == _words(reference)
-        case (Raw(a_text), Raw(b_text)):
-            return bool(a_text) and "".join(a_text.split()) == "".join(b_text.split())
+        case (Raw(_, a), Raw(_, b)):
+            return bool(a) and a == b
         case _:
             return False
 

@@ -72,7 +72,7 @@ def parse_answer(text: str) -> tuple[Answer, ...]:
     """The readings of an answer: more than one where commas may mean thousands or items (`100,200`), or a letter of a
     multiple choice precedes the choice (`(B) 12`)."""
     if len(text) > MAX_ANSWER_CHARS:
-        return (Raw(text),)
+        return (_unread(text),)
     if _DATE.fullmatch(text.strip(" .$")):
         return (Words(text.strip(" .$")),)
     body = _CHOICE_NAMED.sub("", undelimited(text))
@@ -81,9 +81,12 @@ def parse_answer(text: str) -> tuple[Answer, ...]:
         return (Scalar(Number(Fraction(10) ** int(power[2]))),)
     try:
         tokens = without_ends(composed(tokenize(_BOX.sub("", body))))
-        if not tokens:
-            return (Raw(""),)
-        merged = thousands_merged(tokens)
+    except ParseError:
+        return (_unread(body),)
+    if not tokens:
+        return (Raw(""),)
+    merged = thousands_merged(tokens)
+    try:
         readings = [_answer(merged, 0)]
         if len(merged) == 1 < len(tokens) and not any(re.match("0[0-9]", token.text) for token in tokens):
             readings.append(_answer(tokens, 0))
@@ -93,7 +96,7 @@ def parse_answer(text: str) -> tuple[Answer, ...]:
             readings.append(Scalar(Number(int(power[1]) * Fraction(10) ** int(power[2]))))
         return (*readings, *_choice_and_more(body))
     except ParseError:
-        return (Raw(" ".join(body.split())),)
+        return (Raw(" ".join(body.split()), _form(merged)),)
 
 
 def _choice_and_more(body: str) -> tuple[Chosen, ...]:
@@ -176,7 +179,44 @@ def _sign(text: str) -> Callable[[Token], bool]:
 
 
 def _raw(tokens: list[Token]) -> Raw:
-    return Raw(" ".join(token.text for token in tokens if token.text not in ("{", "}")))
+    return Raw(" ".join(token.text for token in tokens if token.text not in ("{", "}")), _form(tokens))
+
+
+def _unread(text: str) -> Raw:
+    """Text without tokens is compared without its spaces."""
+    return Raw(" ".join(text.split()), ("".join(text.split()),))
+
+
+def _form(tokens: list[Token]) -> tuple[str, ...]:
+    r"""The tokens of raw text such that `\int_0^1 x\,dx` is `\int_{0}^{1}x dx`, but not `\int_0^{1x} dx`.
+
+    Words are cut into letters, since spaces between letters have no meaning in a formula. Braces around a single token
+    are left out, those around several stay.
+    """
+    form: list[str] = []
+    open_arguments = [0]  # of each open group: how many arguments the last mark or command still takes
+    for token in tokens:
+        if token.text == "}" and len(open_arguments) > 1:
+            open_arguments.pop()
+        taken = open_arguments[-1]
+        if token.kind == "number":  # of `^12` only the 1 is raised
+            pieces = [*token.text[:taken], *filter(None, [token.text[taken:]])]
+        elif token.kind == "text" or (token.kind == "name" and function_name(token) is None):
+            pieces = list("".join(token.text.split()))
+        else:
+            pieces = [token.text]
+        form += pieces
+        if token.text != "}":
+            open_arguments[-1] = _ARGUMENTS.get(token.text, max(0, taken - len(pieces)))
+        if token.text == "{":
+            open_arguments.append(0)
+        if form[-3:-2] == ["{"] and form[-1] == "}":
+            form[-3:] = form[-2:-1]
+    return tuple(form)
+
+
+_ARGUMENTS = {"^": 1, "_": 1, "frac": 2, "binom": 2}
+"""How many arguments a mark or command takes."""
 
 
 def _several(items: list[list[Token]], brackets: str, depth: int) -> Several:

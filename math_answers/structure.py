@@ -78,6 +78,8 @@ class Raw:
     """Text outside the grammar; equals only the same text."""
 
     text: str
+    form: tuple[str, ...] = ()
+    r"""What is compared: its tokens, with arguments of `^` and `_` as TeX reads them; empty without text."""
 
 
 Answer = Scalar | Words | Several | Relation | Combined | Reals | Ratio | Range | Chosen | Raw

@@ -219,6 +219,32 @@ def test_a_statement_that_contradicts_itself_is_no_answer(a, b, statement):
         assert not same(text, str(answer)), text
 
 
+NO_NAMES = (
+    "not {}", "no {}", "{} is not", "more than {}", "less than {}", "at least {}", "at most {}", "up to {}", "some {}",
+    "any {}", "about {}", "nearly {}", "either {}", "if {}", "maybe {}", "{} exceeds", "other than {}",
+)  # fmt: skip
+NAMED = (
+    ("{} = 5", "5"),
+    (r"{} \approx 5", "5"),
+    (r"{} \equiv 5", "5"),
+    (r"{} \in [1,5]", "[1,5]"),
+    (r"{} \in \{{5\}}", "5"),
+)
+
+
+@given(st.sampled_from(NO_NAMES), st.sampled_from(("x", "AB", "the area", r"\text{the area}")), st.sampled_from(NAMED))
+def test_words_that_deny_or_compare_are_no_name_whatever_sign_follows(words, name, named):
+    statement, value = named
+    assert same(statement.format(name), value)
+    assert not same(statement.format(words.format(name)), value)
+    assert not same(statement.format(rf"\text{{{words.format('')}}}{name}"), value)
+
+
+@given(st.sampled_from(("area under the curve", "sum of all values of x", "least common multiple", "distance about O")))
+def test_a_noun_phrase_names_a_quantity(name):
+    assert same(f"{name} = 5", "5")
+
+
 @given(st.integers(1, 99), st.integers(1, 99), st.integers(1, 9))
 def test_a_chain_of_equalities_is_its_last_side_where_another_side_confirms_it(a, b, c):
     assert same(f"{a} + {b} = {a + b}", str(a + b))
@@ -373,7 +399,7 @@ def test_a_number_of_parts_is_a_fraction(number, part, place):
 
 ANOTHER_NUMBER = (
     "two", "tens", "degrees below zero", "times two", "times as many", "quarters", "third", "thousandth", "score",
-    "gross",     "doubled", "feet under the sea", "hundred million lakh", "miles and three", "apples, ten", "dollars (six)",
+    "gross", "doubled", "feet under the sea", "hundred million lakh", "miles and three", "apples, ten", "dollars (six)",
 )  # fmt: skip
 
 

@@ -76,6 +76,11 @@ DIFFERENT = {
         (r"\text{B, E}", r"\text{A, B, E}"), ("A", "B"), ("yes", "no"), (r"\text{Evelyn}", "Carla"),
         ("!!!invalid!!!", "4"),
     ],
+    "other text": [
+        (r"\int_{0}^{1} 2x\,dx", r"\int_0^{12} x\,dx"), (r"\int_0^{1x} dx", r"\int_0^1 x\,dx"),
+        (r"\int \frac{1}{23} dx", r"\int \frac{1}{2} 3 dx"), (r"\int_1^{ab} x\,dx", r"\int_1^a bx\,dx"),
+        (r"\int 1 2 dx", r"\int 12 dx"), (r"\int_0^{12} x\,dx", r"\int_0^12 x\,dx"),
+    ],
     "hedges": [
         ("(A) or (B)", "(A)"), ("(A) (B)", "A"), ("A) 1 B) 2", "A"), ("(B) 12", "A"), ("(A) 12 or 13", "12"),
         ("(A) 12 (B) 13", "12"), ("5 or 6", "5"), ("not 5", "5"), (r"5 \lor 6", "5"), ("True or False", "True"),

@@ -111,6 +111,10 @@ EQUAL = {
         (r"\begin{pmatrix}1\\2\end{pmatrix}", "(1,2)"), ("[[1,2],[3,4]]", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"),
         (r"\begin{pmatrix}\frac{x^2}{x}\\0.5\end{pmatrix}", r"\begin{pmatrix}x\\\frac12\end{pmatrix}"),
     ],
+    "other text": [
+        (r"\int_0^1 x\,dx", r"\int_{0}^{1}xdx"), (r"\lim_{x\to 1} x", r"\lim_{x\to1}{x}"),
+        (r"\int \frac{1}{2}x\,dx", r"\int \frac12 x dx"), (r"\int_{-1}^{ab} \sin x\,dx", r"\int_{-1}^{a b} \sin{x} dx"),
+    ],
     "words and choices": [
         (r"\text{Evelyn}", "Evelyn"), ("Yes.", "yes"), (r"\text{(C)}", "C"), ("(C)", r"\textbf{C}"),
         (r"\text{A, C}", "C, A"), (r"\text{the hexagon}", "hexagon"), ("(B) 12", "B"), ("B. 12", r"\text{(B)}"),
