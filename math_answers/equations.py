@@ -36,7 +36,7 @@ def is_name(answer: Answer) -> bool:
         case Scalar(node, _, _, _):
             return _names(node)
         case Words(text) | Raw(text):
-            return _is_noun_phrase(text)
+            return is_noun_phrase(text)
         case Several(items, "()" | "") | Ratio(items):
             return all(is_name(item) for item in items)
         case _:
@@ -81,7 +81,7 @@ def is_consistent(answer: Answer, agree: Callable[[Scalar, Scalar], bool | None]
     return any_of(agree(other, numbers[-1]) for other in others) if others else True
 
 
-def _is_noun_phrase(text: str) -> bool:
+def is_noun_phrase(text: str) -> bool:
     """Words without a denial, a comparison or a quantifier, and no sentences: `No. This would lead to 0`."""
     folded = text.casefold()
     return (

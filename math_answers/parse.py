@@ -32,6 +32,7 @@ from math_answers.splitting import (
     undelimited,
     without_ends,
 )
+from math_answers.statements import stated_formula
 from math_answers.structure import (
     Answer,
     Chosen,
@@ -75,7 +76,7 @@ def parse_answer(text: str) -> tuple[Answer, ...]:
         return (_unread(text),)
     if _DATE.fullmatch(text.strip(" .$")):
         return (Words(text.strip(" .$")),)
-    body = _CHOICE_NAMED.sub("", undelimited(text))
+    body = _CHOICE_NAMED.sub("", undelimited(stated_formula(text) or text))
     power = _POWER_OF_TEN.fullmatch(body.strip())
     if power and int(power[1]) == 1:  # nobody writes 1 before Euler's number
         return (Scalar(Number(Fraction(10) ** int(power[2]))),)

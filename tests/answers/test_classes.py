@@ -460,6 +460,52 @@ def test_a_formula_on_lines_of_its_own_is_found_for_any_rule(number, extraction,
     assert decide(found, number, rule), found
 
 
+# --- sentences ----------------------------------------------------------------------------------------------------
+
+BEFORE = (
+    "",
+    "The value is ",
+    "the answer is ",
+    "So we get ",
+    "Thus, ",
+    "We conclude that the sum is ",
+    "The area equals ",
+)
+AFTER = ("", ".", " as the answer.", ", as required", " (which is in lowest terms)")
+DENIED_BEFORE = (
+    "not ", "The value is not ", "about ", "The value is approximately ", "twice ", "negative ", "It is at least ",
+    "$7$ or ", "either ", "No. The value is ", "I doubt that the value is ", "one more than ", "3 times ", "$7$, so ",
+)  # fmt: skip
+DENIED_AFTER = (
+    " or so", " or $7$", " squared", " is wrong", " is not the answer", ", but not always", " if positive", " or 7",
+    " less one", ", which is false", " more than before", " (not $7$)", " is twice the answer",
+)  # fmt: skip
+
+
+@given(st.integers(100, 999), st.sampled_from(BEFORE), st.sampled_from(AFTER), st.sampled_from(("${}$", r"\({}\)")))
+def test_a_sentence_that_states_one_formula_is_that_formula(number, before, after, formula):
+    found = extract(f"Answer: {before}{formula.format(number)}{after}", "answer_line")
+    assert found is not None
+    assert same(found, str(number)), found
+    assert not same(found, str(number + 1))
+
+
+@given(st.integers(100, 999), st.data())
+def test_a_sentence_that_denies_or_changes_its_formula_states_nothing(number, data):
+    if data.draw(st.booleans()):
+        before, after = data.draw(st.sampled_from(DENIED_BEFORE)), data.draw(st.sampled_from(AFTER))
+    else:
+        before, after = data.draw(st.sampled_from(BEFORE)), data.draw(st.sampled_from(DENIED_AFTER))
+    found = extract(f"Answer: {before}${number}${after}", "answer_line")
+    assert found is not None
+    assert not same(found, str(number)), found
+
+
+def test_a_unit_after_a_formula_still_counts():
+    assert not same("$9$ (apples)", "9 oranges")
+    assert not same("The length is $9$ cm", "9 m")
+
+
 # --- doubt --------------------------------------------------------------------------------------------------------
 
 DOUBTS = (
