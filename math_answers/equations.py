@@ -13,7 +13,7 @@ from math_answers.verdicts import all_of, any_of
 
 _DENIALS = words(
     """
-    no not never cannot none neither either nor impossible contradiction false wrong incorrect unless except without
+    no not never cannot none impossible contradiction false wrong incorrect unless except without
     maybe perhaps possibly exceeds exceeding
     """
 )
@@ -21,6 +21,7 @@ _DENIALS = words(
 _COMPARISON = re.compile(
     r"\b(?:than|at least|at most)\b(?!\s-?\s?[0-9])|^\w+ than\b|^at (?:least|most)\b|^up to\b"
     r"|^(?:some|any|few|if|about|around|above|below|under|over|beyond|nearly|almost|roughly|approximately)\b"
+    r"|^(?:neither|either) \w"
 )
 _SENTENCE_END = re.compile(r"(?:^|\s)[.?!;](?:\s|$)")
 _LAST_NUMBER = re.compile(r"(?:[^\W\d_]+[\s,]+){3,}(-?\s?[0-9]{1,40}(?:\.[0-9]{1,40})?)$")

@@ -119,7 +119,7 @@ EQUAL = {
         (r"\text{Evelyn}", "Evelyn"), ("Yes.", "yes"), (r"\text{(C)}", "C"), ("(C)", r"\textbf{C}"),
         (r"\text{A, C}", "C, A"), (r"\text{the hexagon}", "hexagon"), ("(B) 12", "B"), ("B. 12", r"\text{(B)}"),
         ("choice (B)", "(B)"), ("(A) 12", "12"), (r"\textbf{(E)}\ 12", "E"), ("No solutions", r"\text{no solution}"),
-        ("DNE", "does not exist"),
+        ("DNE", "does not exist"), (r"f = \text{neither}", "neither"),
     ],
 }  # fmt: skip
 
