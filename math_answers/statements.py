@@ -29,6 +29,8 @@ _ANOTHER = re.compile(r"\b(?:or|but|if|that|instead|rather|whereas|while|suppose
 
 def stated_formula(text: str) -> str | None:
     """The formula with its delimiters, None if the text is no such sentence or nothing else than the formula."""
+    if "$" not in text and "\\" not in text:
+        return None  # most answers: no formula is delimited
     formulas = list(FORMULA.finditer(text))
     if len(formulas) != 1:
         return None
