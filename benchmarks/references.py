@@ -54,7 +54,7 @@ def first_value(node: Node) -> Any:
         return None  # of either base
     bits = check_size(node)
     with mp.workdps(int(40 + 0.61 * bits)):
-        return points._value_at(node, 0)
+        return points._value_at(node, points.near(0))
 
 
 class RememberingComparer(FullComparer):

@@ -15,19 +15,23 @@ MAX_FACTORIAL = 1000
 MAX_GAMMA = 60
 """Largest argument of a factorial that is not a fraction: the gamma function is evaluated to many digits."""
 MAX_BINOMIAL = 2000
-_SYMBOL_BITS = 2.0
+SYMBOL_BITS = 2.0
 """Symbols are evaluated between a quarter and four."""
 
 
-def check_size(node: tree.Node) -> float:
-    """The number of bits that the values in `node` stay below; raises TooLargeError beyond 10,000."""
-    return _Bounds().bits(node)
+def check_size(node: tree.Node, symbol_bits: float = SYMBOL_BITS) -> float:
+    """The number of bits that the values in `node` stay below; raises TooLargeError beyond 10,000.
+
+    symbol_bits: bound on |log2| of the values of the letters.
+    """
+    return _Bounds(symbol_bits).bits(node)
 
 
 class _Bounds:
     """Bounds for the nodes of one expression, each found once: the bound of a power asks for its exponent twice."""
 
-    def __init__(self) -> None:
+    def __init__(self, symbol_bits: float) -> None:
+        self._symbol_bits = symbol_bits
         self._bits: dict[int, float] = {}
         self._largest: dict[int, float] = {}
 
@@ -51,7 +55,7 @@ class _Bounds:
             case tree.Number(value, _):
                 return float(max(value.numerator.bit_length(), value.denominator.bit_length()))
             case tree.Symbol() | tree.Series():  # a series is compared as it is written, like a letter
-                return _SYMBOL_BITS
+                return self._symbol_bits
             case tree.Constant():
                 return 3.0
             case tree.Sum(parts) | tree.Product(parts):
@@ -99,8 +103,10 @@ class _Bounds:
                 if largest > MAX_BINOMIAL:
                     raise tree.TooLargeError(f"a binomial of more than {MAX_BINOMIAL}")
                 return 2 * largest + 8
-            case "sinh" | "cosh":
+            case "sinh" | "cosh" | "sech" | "csch":
                 return 1.5 * self.largest(arguments[0]) + 8
+            case "tanh" | "coth":  # differ from 1 by about e^{-2x}
+                return 3.0 * self.largest(arguments[0]) + 8
             case _:
                 return inside + 8
 

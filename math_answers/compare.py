@@ -133,8 +133,8 @@ def _same_structure(prediction: Answer, reference: Answer, comparer: Comparer) -
             return _same_quotient(a, b, prediction, comparer)
         case (Words(), _) | (_, Words()):
             return _words(prediction) is not None and _words(prediction) == _words(reference)
-        case (Raw(a_text), Raw(b_text)):
-            return bool(a_text) and "".join(a_text.split()) == "".join(b_text.split())
+        case (Raw(_, a), Raw(_, b)):
+            return bool(a) and a == b
         case _:
             return False
 
@@ -191,7 +191,10 @@ def _same_sets(prediction: Answer, reference: Answer, comparer: Comparer) -> boo
             alike = matched(prediction.parts, reference.parts, lambda a, b: same(a, b, comparer))
         if alike is not False:
             return alike
-    if not _units_agree(prediction, reference) or len(quantities(prediction) | quantities(reference)) > 1:
+    if (
+        not _units_agree(prediction, reference, converted=False)
+        or len(quantities(prediction) | quantities(reference)) > 1
+    ):
         return False
     a, b = real_set(prediction), real_set(reference)
     if a is None or b is None or len(a) != len(b):
@@ -239,10 +242,13 @@ def _quantity(answer: Scalar) -> tuple[tree.Node, str]:
     return node, answer.unit or ("degree" if degrees else "")
 
 
-def _units_agree(prediction: Answer, reference: Answer) -> bool:
-    """False if a scalar of one answer has another unit than one of the other."""
+def _units_agree(prediction: Answer, reference: Answer, *, converted: bool) -> bool:
+    """False if a scalar of one answer has another unit than one of the other.
+
+    converted: whether the values are compared with degrees converted to radians.
+    """
     found = [{_quantity(scalar)[1] for scalar in _scalars(answer)} for answer in (prediction, reference)]
-    return all(units_agree(a, b) for a in found[0] for b in found[1])
+    return all(units_agree(a, b) and (converted or {a, b} != {"degree", "radian"}) for a in found[0] for b in found[1])
 
 
 def _times(node: tree.Node, factor: tree.Node) -> tree.Node:
@@ -293,7 +299,7 @@ def _same_several(prediction: Several, reference: Several, comparer: Comparer) -
             a, b = _distinct(a), _distinct(b)
         return matched(a, b, lambda x, y: same(x, y, comparer))
     if len(brackets) > 1:
-        if "{}" in brackets or brackets & {"(]", "[)"}:
+        if brackets & {"{}", "{|}", "(]", "[)"}:
             return False
         if "[]" in brackets and len(a) == 2:
             return False  # an interval is not a pair
@@ -314,7 +320,7 @@ def _same_relations(prediction: Relation, reference: Relation, comparer: Compare
         named = same(prediction.sides[0], reference.sides[0], comparer)
         if named is not False:
             return all_of([named, same(prediction.sides[-1], reference.sides[-1], comparer)])
-    if len(prediction.sides) != len(reference.sides) or not _units_agree(prediction, reference):
+    if len(prediction.sides) != len(reference.sides) or not _units_agree(prediction, reference, converted=True):
         return False
     turned = Relation(prediction.sides[::-1], tuple(_FLIPPED.get(sign, sign) for sign in reversed(prediction.signs)))
     verdicts = [
@@ -329,6 +335,8 @@ def _same_relations(prediction: Relation, reference: Relation, comparer: Compare
 
 def _proportional(prediction: Relation, reference: Relation, comparer: Comparer) -> bool | None:
     """`2x < 6` and `x < 3`: the differences of the sides are a constant multiple of each other."""
+    if not _units_agree(prediction, reference, converted=False):
+        return False
     differences = [_difference(prediction), _difference(reference)]
     if differences[0] is None or differences[1] is None:
         return False

@@ -11,7 +11,18 @@ from math_answers.structure import Answer, Combined, Ratio, Raw, Reals, Relation
 from math_answers.tokens import words
 from math_answers.verdicts import all_of, any_of
 
-_DENIALS = words("no not never cannot none impossible contradiction false wrong")
+_DENIALS = words(
+    """
+    no not never cannot none impossible contradiction false wrong incorrect unless except without
+    maybe perhaps possibly exceeds exceeding
+    """
+)
+# `the number of primes less than 10` names a quantity, `less than x` and `at least x` do not
+_COMPARISON = re.compile(
+    r"\b(?:than|at least|at most)\b(?!\s-?\s?[0-9])|^\w+ than\b|^at (?:least|most)\b|^up to\b"
+    r"|^(?:some|any|few|if|about|around|above|below|under|over|beyond|nearly|almost|roughly|approximately)\b"
+    r"|^(?:neither|either) \w"
+)
 _SENTENCE_END = re.compile(r"(?:^|\s)[.?!;](?:\s|$)")
 _LAST_NUMBER = re.compile(r"(?:[^\W\d_]+[\s,]+){3,}(-?\s?[0-9]{1,40}(?:\.[0-9]{1,40})?)$")
 
@@ -19,13 +30,14 @@ _LAST_NUMBER = re.compile(r"(?:[^\W\d_]+[\s,]+){3,}(-?\s?[0-9]{1,40}(?:\.[0-9]{1
 def is_name(answer: Answer) -> bool:
     r"""True if an answer only names a quantity: `x`, `AB`, `f(x)`, `P(A)`, `(p, q)`, `\text{Area}`, `S_1 : S_2`.
 
-    `a + b` and `x^2` are expressions, not names: `x^2 = 4` does not say that the answer is 4.
+    `a + b` and `x^2` are expressions, not names: `x^2 = 4` does not say that the answer is 4. Nor are `not x`,
+    `more than x` and `at least x`, whether `=`, `\in` or `\approx` follows.
     """
     match answer:
         case Scalar(node, _, _, _):
             return _names(node)
-        case Words() | Raw():
-            return True
+        case Words(text) | Raw(text):
+            return is_noun_phrase(text)
         case Several(items, "()" | "") | Ratio(items):
             return all(is_name(item) for item in items)
         case _:
@@ -57,7 +69,7 @@ def is_consistent(answer: Answer, agree: Callable[[Scalar, Scalar], bool | None]
         return all_of(is_consistent(item, agree) for item in answer.items if isinstance(item, Relation))
     if not isinstance(answer, Relation) or not set(answer.signs) <= {"=", "approx", "equiv"}:
         return True
-    if any(isinstance(side, Words | Raw) and _denied(side.text) for side in answer.sides):
+    if any(isinstance(side, Words | Raw) and not is_name(side) for side in answer.sides):
         return False
     values = [_constant(side) for side in answer.sides]
     for before, after, sign in zip(values, values[1:], answer.signs, strict=False):
@@ -70,9 +82,14 @@ def is_consistent(answer: Answer, agree: Callable[[Scalar, Scalar], bool | None]
     return any_of(agree(other, numbers[-1]) for other in others) if others else True
 
 
-def _denied(text: str) -> bool:
-    """Sentences rather than the name of a quantity: `No. This would lead to 0`."""
-    return _SENTENCE_END.search(text) is not None or not _DENIALS.isdisjoint(text.casefold().split())
+def is_noun_phrase(text: str) -> bool:
+    """Words without a denial, a comparison or a quantifier, and no sentences: `No. This would lead to 0`."""
+    folded = text.casefold()
+    return (
+        _SENTENCE_END.search(text) is None
+        and _DENIALS.isdisjoint(folded.split())
+        and _COMPARISON.search(folded) is None
+    )
 
 
 def _constant(side: Answer) -> Scalar | None:

@@ -157,6 +157,16 @@ def symbols(node: Node) -> set[str]:
     return {part.name for part in walk(node) if isinstance(part, Symbol)}
 
 
+def is_unknown(node: Node) -> bool:
+    """A series, or a function by one letter: no letter itself, but its value is no more known than that of one."""
+    return isinstance(node, Series) or (isinstance(node, Call) and len(node.name.rstrip("'")) == 1)
+
+
+def is_open(node: Node) -> bool:
+    """True if the value depends on what letters stand for."""
+    return any(isinstance(part, Symbol) or is_unknown(part) for part in walk(node))
+
+
 def depth(node: Node) -> int:
     """Nodes from the root to the deepest leaf, both included; found without recursion."""
     deepest, stack = 0, [(node, 1)]

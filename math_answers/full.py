@@ -11,9 +11,9 @@ from math_answers.fast import FastComparer
 class FullComparer:
     """Values at points refute; expressions with letters that agree at all points are also multiplied out by sympy.
 
-    Evaluation to 50 digits and more at up to eight points comes first because it is cheap and always ends; it is the
-    verdict for constants (surds). For letters sympy multiplies the difference out: 0 proves equality, any other number
-    refutes it, and anything else leaves the first verdict.
+    Evaluation to 50 digits and more at eight points, and around the breaks of absolute values and roots, comes first
+    because it is cheap and always ends; it is the verdict for constants (surds). For letters sympy multiplies the
+    difference out: 0 proves equality, any other number refutes it, and anything else leaves the first verdict.
     """
 
     budget = math.inf

@@ -11,8 +11,10 @@ from fractions import Fraction
 from functools import lru_cache
 
 from math_answers.calls import function_name
-from math_answers.expression import Number, Product, Symbol
+from math_answers.equations import is_name
+from math_answers.expression import Number, Product, Symbol, canonical
 from math_answers.grammar import parse_expression
+from math_answers.sets import quantities
 from math_answers.splitting import (
     CLOSE,
     OPEN,
@@ -20,6 +22,7 @@ from math_answers.splitting import (
     closing_index,
     composed,
     is_and,
+    is_or,
     is_prose,
     split,
     split_items,
@@ -29,6 +32,7 @@ from math_answers.splitting import (
     undelimited,
     without_ends,
 )
+from math_answers.statements import stated_formula
 from math_answers.structure import (
     Answer,
     Chosen,
@@ -69,18 +73,21 @@ def parse_answer(text: str) -> tuple[Answer, ...]:
     """The readings of an answer: more than one where commas may mean thousands or items (`100,200`), or a letter of a
     multiple choice precedes the choice (`(B) 12`)."""
     if len(text) > MAX_ANSWER_CHARS:
-        return (Raw(text),)
+        return (_unread(text),)
     if _DATE.fullmatch(text.strip(" .$")):
         return (Words(text.strip(" .$")),)
-    body = _CHOICE_NAMED.sub("", undelimited(text))
+    body = _CHOICE_NAMED.sub("", undelimited(stated_formula(text) or text))
     power = _POWER_OF_TEN.fullmatch(body.strip())
     if power and int(power[1]) == 1:  # nobody writes 1 before Euler's number
         return (Scalar(Number(Fraction(10) ** int(power[2]))),)
     try:
         tokens = without_ends(composed(tokenize(_BOX.sub("", body))))
-        if not tokens:
-            return (Raw(""),)
-        merged = thousands_merged(tokens)
+    except ParseError:
+        return (_unread(body),)
+    if not tokens:
+        return (Raw(""),)
+    merged = thousands_merged(tokens)
+    try:
         readings = [_answer(merged, 0)]
         if len(merged) == 1 < len(tokens) and not any(re.match("0[0-9]", token.text) for token in tokens):
             readings.append(_answer(tokens, 0))
@@ -90,7 +97,7 @@ def parse_answer(text: str) -> tuple[Answer, ...]:
             readings.append(Scalar(Number(int(power[1]) * Fraction(10) ** int(power[2]))))
         return (*readings, *_choice_and_more(body))
     except ParseError:
-        return (Raw(" ".join(body.split())),)
+        return (Raw(" ".join(body.split()), _form(merged)),)
 
 
 def _choice_and_more(body: str) -> tuple[Chosen, ...]:
@@ -114,6 +121,9 @@ def _answer(tokens: list[Token], depth: int) -> Answer:
     conditions = split(tokens, is_and)
     if len(conditions) > 1 and all(_is_inequality(part) for part in conditions):
         return Combined("cap", tuple(_answer(part, depth + 1) for part in conditions))
+    alternatives = split(tokens, is_or)
+    if len(alternatives) > 1 and all(_is_inequality(part) for part in alternatives):
+        return Combined("cup", tuple(_answer(part, depth + 1) for part in alternatives))
     items = split_items(tokens)
     if len(items) > 1 and not all(is_prose(part) for part in items):
         return _several(items, "", depth)
@@ -143,7 +153,7 @@ def _answer(tokens: list[Token], depth: int) -> Answer:
         if tokens[0].text != RANGE and all(token.kind == "number" or token.text == RANGE for token in tokens):
             raise ParseError("numbers between dashes")
         tokens = [replace(token, text="-") if token.text == RANGE else token for token in tokens]
-    parts = split(tokens, lambda token: token.kind == "sign" and token.text == ":")
+    parts = split(tokens, _sign(":"))
     if 1 < len(parts) < 5 and all(parts):
         return Ratio(tuple(_answer(part, depth + 1) for part in parts))
     return _single(tokens)
@@ -165,6 +175,51 @@ def _command(name: str) -> Callable[[Token], bool]:
     return lambda token: token.kind == "command" and token.text == name
 
 
+def _sign(text: str) -> Callable[[Token], bool]:
+    return lambda token: token.kind == "sign" and token.text == text
+
+
+def _raw(tokens: list[Token]) -> Raw:
+    return Raw(" ".join(token.text for token in tokens if token.text not in ("{", "}")), _form(tokens))
+
+
+def _unread(text: str) -> Raw:
+    """Text without tokens is compared without its spaces."""
+    return Raw(" ".join(text.split()), ("".join(text.split()),))
+
+
+def _form(tokens: list[Token]) -> tuple[str, ...]:
+    r"""The tokens of raw text such that `\int_0^1 x\,dx` is `\int_{0}^{1}x dx`, but not `\int_0^{1x} dx`.
+
+    Words are cut into letters, since spaces between letters have no meaning in a formula. Braces around a single token
+    are left out, those around several stay.
+    """
+    form: list[str] = []
+    open_arguments = [0]  # of each open group: how many arguments the last mark or command still takes
+    for token in tokens:
+        if token.text == "}" and len(open_arguments) > 1:
+            open_arguments.pop()
+        taken = open_arguments[-1]
+        if token.kind == "number":  # of `^12` only the 1 is raised
+            pieces = [*token.text[:taken], *filter(None, [token.text[taken:]])]
+        elif token.kind == "text" or (token.kind == "name" and function_name(token) is None):
+            pieces = list("".join(token.text.split()))
+        else:
+            pieces = [token.text]
+        form += pieces
+        if token.text != "}":
+            open_arguments[-1] = _ARGUMENTS.get(token.text, max(0, taken - len(pieces)))
+        if token.text == "{":
+            open_arguments.append(0)
+        if form[-3:-2] == ["{"] and form[-1] == "}":
+            form[-3:] = form[-2:-1]
+    return tuple(form)
+
+
+_ARGUMENTS = {"^": 1, "_": 1, "frac": 2, "binom": 2}
+"""How many arguments a mark or command takes."""
+
+
 def _several(items: list[list[Token]], brackets: str, depth: int) -> Several:
     if len(items) > MAX_ITEMS:
         raise ParseError("too many items")
@@ -176,9 +231,10 @@ def _bracketed(tokens: list[Token], depth: int) -> Answer | None:
     opening, closing = OPEN[tokens[0].text], CLOSE.get(tokens[-1].text, "")
     inside = tokens[1:-1]
     if opening == "{":
-        builder = split(inside, lambda token: token.kind == "sign" and token.text in ("|", ":"))
-        if len(builder) == 2 and all(builder):
-            return _answer(builder[1], depth + 1)
+        for mark in (":", "|"):  # a colon first: the bars of `\{x : |x| < 2\}` are an absolute value
+            builder = split(inside, _sign(mark))
+            if len(builder) == 2 and all(builder):
+                return _builder(_answer(builder[0], depth + 1), _answer(builder[1], depth + 1))
     items = split_items(inside)
     if opening == "{" and not inside:
         return Several((), "{}")
@@ -187,6 +243,19 @@ def _bracketed(tokens: list[Token], depth: int) -> Answer | None:
             return _answer(inside, depth + 1)
         return None
     return _several(items, opening + closing, depth)
+
+
+def _builder(members: Answer, condition: Answer) -> Answer:
+    r"""The condition of `\{x \in \mathbb{R} : x > 2\}`, whose solutions are the set; any other builder as it is.
+
+    The squares of `\{x^2 : x > 2\}` and the integers of `\{n \in \mathbb{Z} : n > 2\}` are no solutions of `x > 2`.
+    """
+    name = members
+    if isinstance(members, Relation) and members.signs == ("in",) and members.sides[1] == Reals():
+        name = members.sides[0]
+    if isinstance(name, Scalar) and is_name(name) and quantities(condition) == {canonical(name.node)}:
+        return condition
+    return Several((members, condition), "{|}")
 
 
 def _cases(tokens: list[Token], depth: int) -> Answer:
@@ -224,15 +293,18 @@ def _single(tokens: list[Token]) -> Answer:
         except ParseError:
             continue
         unit = tokens[len(tokens) - taken :]
-        if multiple(unit) > 1:
-            node = Product((Number(Fraction(multiple(unit))), node))
+        factor = multiple(unit)
+        if factor is None:
+            continue
+        if factor != 1:
+            node = Product((Number(factor), node))
         name = unit_name(unit) + annotation
         if currency and units_agree(currency, name):  # $5 or $5 USD; else $5/hour
             name = ""
         return Scalar(node, currency + name, percent)
     if named:
         return _words(written)
-    return Raw(" ".join(token.text for token in written if token.text not in ("{", "}")))
+    return _raw(written)
 
 
 def _without_currency(tokens: list[Token]) -> tuple[list[Token], str]:

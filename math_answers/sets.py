@@ -75,10 +75,10 @@ def _pieces(answer: Answer) -> list[Piece] | None:
 
 
 def _listed(items: tuple[Answer, ...]) -> list[Piece] | None:
-    """`x < 1, x > 2` is both parts, but what `x \\ne 5` rules out is ruled out of the whole."""
+    """`x > 1, x < 2` is `x > 1 and x < 2`, and what `x \\ne 5` rules out is ruled out of the whole."""
     exclusions = [item for item in items if isinstance(item, Relation) and set(item.signs) & {"ne", "notin"}]
     others = tuple(item for item in items if item not in exclusions)
-    whole = _union(others) if others else [_WHOLE_LINE]
+    whole = _intersection(others)
     return _common([None if whole is None else _joined(whole), *map(real_set, exclusions)])
 
 
@@ -93,9 +93,14 @@ def _union(parts: tuple[Answer, ...]) -> list[Piece] | None:
 
 
 def _intersection(parts: tuple[Answer, ...]) -> list[Piece] | None:
-    """`x > 1 and x < 2`. Two sets with nothing in common were meant as two solutions: `x < 1 and x > 2`."""
+    """`x > 1 and x < 2`. Bounds with nothing in common were meant as two solutions, `x < 1 and x > 2`, and never as all
+    real numbers.
+    """
     common = _common([real_set(part) for part in parts])
-    return common if common is None or common else _union(parts)
+    if common != [] or not all(is_inequality(part) for part in parts):
+        return common
+    union = _union(parts)
+    return None if union is None or _joined(union) == [_WHOLE_LINE] else union
 
 
 def _common(sets: list[list[Piece] | None]) -> list[Piece] | None:

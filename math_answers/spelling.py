@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from itertools import groupby
 
 from math_answers.quantity import ascii_digits
 
@@ -9,7 +10,16 @@ _UNICODE = {
     **{"−": "-", "—": "–", "×": r"\cdot ", "·": r"\cdot ", "⋅": r"\cdot ", "∙": r"\cdot ", "÷": "/"},
     **{"⁄": "/", "≤": r"\le ", "≥": r"\ge ", "⩽": r"\le ", "⩾": r"\ge ", "≠": r"\ne ", "≈": r"\approx "},
     **{"∞": r"\infty ", "π": r"\pi ", "√": r"\sqrt ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset "},
-    **{"±": r"\pm ", "∓": r"\mp ", "°": r"^\circ ", "ℝ": r"\mathbb{R}", "′": "'", "’": "'", "θ": r"\theta "},
+    **{
+        "±": r"\pm ",
+        "∓": r"\mp ",
+        "°": r"^\circ ",
+        "º": r"^\circ ",
+        "ℝ": r"\mathbb{R}",
+        "′": "'",
+        "’": "'",
+        "θ": r"\theta ",
+    },
     **{
         "α": r"\alpha ",
         "β": r"\beta ",
@@ -23,10 +33,6 @@ _UNICODE = {
     **{"⟨": r"\langle ", "⟩": r"\rangle ", "∖": r"\setminus ", "→": r"\to ", "\ufeff": "", "\u200b": ""},
 }
 _UNICODE_SIGN = re.compile("|".join(map(re.escape, _UNICODE)))
-_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
-_SUPERSCRIPT_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+")
-_VULGAR = {"½": "1/2", "¼": "1/4", "¾": "3/4", "⅓": "1/3", "⅔": "2/3", "⅕": "1/5", "⅙": "1/6", "⅛": "1/8"}
-_VULGAR_SIGN = re.compile("([0-9]?)([" + "".join(_VULGAR) + "])")
 # Digit groups that always mean thousands: 1{,}234  1,\!234  1\,234  1 234
 _GROUPS = re.compile(r"(?<![0-9.])([0-9]{1,3})((?:(?:\{,\}|,?\\[!,]\s*|\ )[0-9]{3})+)(?![0-9]|\s*/)")
 _GROUP_MARK = re.compile(r"[^0-9]")
@@ -50,9 +56,7 @@ def spelled(text: str) -> str:
     """One spelling for signs, digit groups, products and abbreviations with full stops."""
     if not text.isascii():
         text = ascii_digits(text)
-        text = _VULGAR_SIGN.sub(lambda m: m[1] + " " * bool(m[1]) + _VULGAR[m[2]], text)
-        text = _SUPERSCRIPT_RUN.sub(lambda m: "^{" + m[0].translate(_SUPERSCRIPTS) + "}", text)
-        text = _UNICODE_SIGN.sub(lambda m: _UNICODE[m[0]], text)
+        text = _UNICODE_SIGN.sub(lambda m: _UNICODE[m[0]], _positioned(text))
         text = unicodedata.normalize("NFKC", text)
     if "\\begin" not in text:
         text = re.sub(r"\\\\(?=[a-zA-Z])", r"\\", text)  # a backslash doubled by an escaped source
@@ -61,6 +65,34 @@ def spelled(text: str) -> str:
     text = _BASE.sub(r"_{\1}", _EXPONENT.sub(r"\1E\2", text))
     text = _SQUARE.sub(r"\1 ", _HALF_DAY.sub(_half_day, _RUPEES.sub("₹", _US_DOLLARS.sub("", text))))
     return _GROUPS.sub(lambda m: m[1] + _GROUP_MARK.sub("", m[2]), text)
+
+
+def _positioned(text: str) -> str:
+    """Raised and lowered characters, and fractions of one character, as LaTeX: `x₁²` as `x_{1}^{2}`, `1½` as `1 1/2`.
+
+    NFKC makes plain digits of them, so that `101₂` would be 1012.
+    """
+    written = ""
+    for position, run in groupby(text, _position):
+        characters = [unicodedata.normalize("NFKC", c) if position else c for c in run]
+        if position in _SCRIPTS:
+            written += _SCRIPTS[position] + "{" + "".join(characters) + "}"
+        elif position:
+            written += "".join(f"{{{c}}}" if written.endswith(("^", "√")) else f" {c}" for c in characters)
+        else:
+            written += "".join(characters)
+    return written
+
+
+_SCRIPTS = {"<super>": "^", "<sub>": "_"}
+
+
+def _position(character: str) -> str:
+    """How Unicode says that a character is set, empty for one on the line."""
+    if character.isascii() or character in _UNICODE:
+        return ""
+    kind = unicodedata.decomposition(character).partition(" ")[0]
+    return kind if kind in ("<super>", "<sub>", "<fraction>") else ""
 
 
 def _half_day(found: re.Match[str]) -> str:

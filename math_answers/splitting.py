@@ -24,13 +24,13 @@ _NEGATED = {"=": "ne", "approx": "ne", "equiv": "ne", "in": "notin", "<": "ge", 
 """By what follows `\\not`."""
 # A dollar sign delimits a formula as in Markdown: no space inside it, no digit after the closing one. So `$5, $6` are
 # two amounts of money, and `$5$, $6$` two formulas.
-_FORMULA = re.compile(
+FORMULA = re.compile(
     r"""(?<!\\)\$\$(?P<display>(?:\\.|[^$\\])+?)\$\$
       | (?<![\\$])\$(?![\s$])(?P<inline>(?:\\.|[^$\\])+?)(?<!\s)\$(?![0-9$])
       | (?<!\\)\\\((?P<parentheses>.+?)(?<!\\)\\\) | (?<!\\)\\\[(?P<brackets>.+?)(?<!\\)\\\]""",
     re.DOTALL | re.VERBOSE,
 )
-_WHOLE_FORMULA = re.compile(r"(\${1,2})((?:\\.|[^$\\])+)\1", re.DOTALL)
+_WHOLEFORMULA = re.compile(r"(\${1,2})((?:\\.|[^$\\])+)\1", re.DOTALL)
 # `\text{10 cm}` is `10 cm`; `\text{(C)}` and `\text{even}` have no digit and stay
 _WHOLE_TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mbox)\s*\{([^{}]*[0-9][^{}]*)\}")
 _DASHES = re.compile("[–—]")
@@ -59,11 +59,11 @@ def undelimited(text: str) -> str:
         body = unmarked(body).rstrip("\\").rstrip()
         if not body.endswith(".."):
             body = body.removesuffix(".").rstrip()
-        if formula := _WHOLE_FORMULA.fullmatch(body):
+        if formula := _WHOLEFORMULA.fullmatch(body):
             body = without_dashes(formula[2])
         elif written := _WHOLE_TEXT.fullmatch(body):
             body = written[1]
-    body = _FORMULA.sub(lambda formula: f" {without_dashes(formula[formula.lastgroup or 0])} ", body)
+    body = FORMULA.sub(lambda formula: f" {without_dashes(formula[formula.lastgroup or 0])} ", body)
     if "\\" in body:  # half of a pair
         body = re.sub(r"(?<!\\)\\[()]|(?<!\\)\\[\[\]]", " ", body)
     if not formulas and (hyphened := _HYPHENED.fullmatch(body)) and _ascending(hyphened[1], hyphened[2]):
@@ -185,11 +185,19 @@ def is_prose(part: list[Token]) -> bool:
 def _is_separator(token: Token) -> bool:
     if token.kind == "sign":
         return token.text in (",", ";")
-    return token.text.strip(" ,").lower() in ("and", "or") and token.kind in ("text", "name", "command")
+    return is_and(token) or is_or(token)
 
 
 def is_and(token: Token) -> bool:
-    return token.text.strip(" ,").lower() == "and" and token.kind in ("text", "name", "command")
+    return _is_word(token, "and")
+
+
+def is_or(token: Token) -> bool:
+    return _is_word(token, "or")
+
+
+def _is_word(token: Token, word: str) -> bool:
+    return token.text.strip(" ,").lower() == word and token.kind in ("text", "name", "command")
 
 
 def split(tokens: list[Token], separates: Callable[[Token], bool]) -> list[list[Token]]:

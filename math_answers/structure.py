@@ -27,7 +27,8 @@ class Words:
 class Several:
     items: "tuple[Answer, ...]"
     brackets: str
-    """Opening and closing: `()`, `[]`, `[)`, `(]`, `{}`, `<>`; empty for a bare list."""
+    r"""Opening and closing: `()`, `[]`, `[)`, `(]`, `{}`, `<>`; empty for a bare list; `{|}` for members and condition
+    of `\{x^2 : x > 2\}`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,8 @@ class Raw:
     """Text outside the grammar; equals only the same text."""
 
     text: str
+    form: tuple[str, ...] = ()
+    r"""What is compared: its tokens, with arguments of `^` and `_` as TeX reads them; empty without text."""
 
 
 Answer = Scalar | Words | Several | Relation | Combined | Reals | Ratio | Range | Chosen | Raw

@@ -13,6 +13,7 @@ import re
 from math_answers.marks import block_at, line_at
 from math_answers.parse import MAX_ANSWER_CHARS
 from math_answers.quantity import ascii_digits
+from math_answers.units import MULTIPLES
 
 ANSWER_LINE_CHARS = 300
 """Characters at the end that `answer_line` and `number` look at; DAPO's scorer reads only the last 300 characters."""
@@ -22,7 +23,7 @@ ANSWER_LINE_CHARS = 300
 _ANSWER_LINE = re.compile(r"Answer[*_`]*\s*[:：](?:[*_]+(?=\s))?\s*([^\n]+)", re.IGNORECASE)
 _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
-_MULTIPLE = r"(?:[ ](?:hundred|thousand|million|billion|trillion|dozen)s?\b)"
+_MULTIPLE = rf"(?:[ ](?:{'|'.join(MULTIPLES)})\b)"
 _GROUP = r"\{(?:[^{}]|\{[^{}]{0,100}\}){0,200}\}"
 r"""A group, which may hold groups: of `\frac{\sqrt{3}}{2}` the 2 is a part."""
 _COMMAND = rf"\\(?:[dtc]?frac|sqrt|binom)(?:\[[^\[\]]{{0,20}}\])?(?:\s*{_GROUP}|[0-9])+"
@@ -41,14 +42,14 @@ _NUMBER = re.compile(
       | [0-9]+,[0-9]{{1,2}}(?![0-9])                                             # 3,5
       | [0-9]+[ ]?{_COMMAND}                                                     # 2\sqrt{{3}}
       | {_COMMAND}
-      | [0-9]*[½¼¾⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞]
+      | [0-9]*[½¼¾⅐-⅞]
       | [0-9]+
       | \.[0-9]+
     )
     (?: [eE][-+]?[0-9]+(?![0-9A-Za-z])
       | \s?(?:\\times|\\cdot|[*x×·])\s?10\s?\^\s?(?:\{{[-+\u2212]?[0-9]+\}}|[-+\u2212]?[0-9]+)
       | \s?\^\s?(?:{_GROUP}|-?[0-9]+)
-      | [⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+
+      | [⁰¹²³⁴⁵⁶⁷⁸⁹⁻₀-₉]+
       | (?:\\pi|\\sqrt|[π√])\w*
       | [xyzni](?![A-Za-z])
     )*

@@ -17,6 +17,8 @@ FORMS = (
     "({})", r"\left({}\right)", r"\displaystyle {}", r"\frac{{{}}}{{1}}", r"\dfrac{{{}}}{{1}}", "{}/1", "{}.0", "0{}",
     "+{}", r"{}^\circ", "{} degrees", r"\${}", "{} dollars", r"{}\%", "{} cm", r"{}\text{{ cm}}", "{} units",
     r"{}\ \text{{ways}}", "{} apples", "{} points", r"\approx {}",
+    "The value is ${}$.", "the answer is ${}$", "So we get ${}$ as the answer", "${}$ is the answer", r"So \({}\).",
+    "${}$ (which is in lowest terms)", "${}$, as required",
 )  # fmt: skip
 """An answer as models write it; `{}` is the reference."""
 REFERENCES, SHOWN = 3, 4
@@ -29,8 +31,8 @@ PUBLISHED: dict[str, Rule] = {
     "gsm8k_test": "numeric",
 }
 """Rule of the scorer whose numbers are published for a shipped benchmark: DAPO's `math_dapo`, the value of an
-expression (math-verify), the number (lm-evaluation-harness). The benchmark's own is never stricter, which a test holds
-(tests/preflight/test_rules.py)."""
+expression (math-verify), the number (lm-evaluation-harness). On `FORMS` the benchmark's own is not stricter, which a
+test holds (tests/preflight/test_rules.py); `math_dapo` also takes a formula out of any text, whatever the text says."""
 
 
 Scoring = tuple[Rule, Extraction]

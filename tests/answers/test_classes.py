@@ -3,6 +3,9 @@ r"""Classes of answers that must not be taken for each other, each as a property
 docs/rewards.md says: if the meaning is in doubt, the verdict is different. `DOUBTS` are the ways to leave it in doubt.
 """
 
+import unicodedata
+from fractions import Fraction
+
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -216,11 +219,65 @@ def test_a_statement_that_contradicts_itself_is_no_answer(a, b, statement):
         assert not same(text, str(answer)), text
 
 
+NO_NAMES = (
+    "not {}", "no {}", "{} is not", "more than {}", "less than {}", "at least {}", "at most {}", "up to {}", "some {}",
+    "any {}", "about {}", "nearly {}", "either {}", "if {}", "maybe {}", "{} exceeds", "other than {}",
+)  # fmt: skip
+NAMED = (
+    ("{} = 5", "5"),
+    (r"{} \approx 5", "5"),
+    (r"{} \equiv 5", "5"),
+    (r"{} \in [1,5]", "[1,5]"),
+    (r"{} \in \{{5\}}", "5"),
+)
+
+
+@given(st.sampled_from(NO_NAMES), st.sampled_from(("x", "AB", "the area", r"\text{the area}")), st.sampled_from(NAMED))
+def test_words_that_deny_or_compare_are_no_name_whatever_sign_follows(words, name, named):
+    statement, value = named
+    assert same(statement.format(name), value)
+    assert not same(statement.format(words.format(name)), value)
+    assert not same(statement.format(rf"\text{{{words.format('')}}}{name}"), value)
+
+
+@given(st.sampled_from(("area under the curve", "sum of all values of x", "least common multiple", "distance about O")))
+def test_a_noun_phrase_names_a_quantity(name):
+    assert same(f"{name} = 5", "5")
+
+
 @given(st.integers(1, 99), st.integers(1, 99), st.integers(1, 9))
 def test_a_chain_of_equalities_is_its_last_side_where_another_side_confirms_it(a, b, c):
     assert same(f"{a} + {b} = {a + b}", str(a + b))
     assert same(rf"x = {a} + {b} = {a + b} \cdot {c} = {(a + b) * c}", str((a + b) * c))
     assert not same(f"{a} + {b} = {a + b + c}", str(a + b + c))
+
+
+# --- expressions that break ---------------------------------------------------------------------------------------
+
+ABSOLUTE = ("|{}|", r"\sqrt{{({})^2}}", r"\sqrt[4]{{({})^4}}")
+LINEAR = (
+    "{a}x + {b}",
+    "{a}x - {b}",
+    "{b} - {a}x",
+    r"\frac{{x}}{{{a}}} + {b}",
+    "{a}(x - {b})",
+    "x - {b}y",
+    "{a}n - {b}",
+)
+
+
+@settings(max_examples=100)
+@given(
+    st.integers(1, 10**6), st.integers(1, 10**6), st.sampled_from(LINEAR),
+    st.sampled_from(ABSOLUTE), st.sampled_from(ABSOLUTE),
+)  # fmt: skip
+def test_an_absolute_value_is_neither_of_its_branches_however_far_away_the_other_is(a, b, linear, first, second):
+    inside = linear.format(a=a, b=b)
+    for branch in (inside, f"-({inside})"):
+        assert not same(first.format(inside), branch)
+        assert not same(branch, first.format(inside))
+        assert not same(f"{first.format(inside)} < 7", f"{branch} < 7")
+    assert same(first.format(inside), second.format(f"-({inside})"))
 
 
 # --- dashes -------------------------------------------------------------------------------------------------------
@@ -260,7 +317,7 @@ LITERALS = (
     "{a} {b}/{c}", "{a}{{,}}{b:03}", r"{a}\,{b:03}", "{a}^{b}", "{a}^{{{b}}}", r"{a} \times 10^{{-{b}}}", "{a}x10^{b}",
     r"\frac{{{a}}}{{{b}}}", r"{a}\sqrt{{{b}}}",
     r"\frac{{\sqrt{{{a}}}}}{{{b}}}", r"\frac{{{a}}}{{\sqrt{{{b}}}}}", r"{a}^{{\frac{{{b}}}{{{c}}}}}",
-    "{a}√{b}", "{a}π", r"{a}\pi", "{a}½", "{a}²",
+    "{a}√{b}", "{a}π", r"{a}\pi", "{a}½", "{a}⅜", "{a}²", "{a}₂",
     "{a} million", "{a}_{b:03}",
     "0.{b}...", "{a}'{b:03}", "{a}x", "{a}i", "2{a:03}-05-{c}1",
 )  # fmt: skip
@@ -288,6 +345,67 @@ def test_a_number_in_words_and_digits_is_read_whole(a, first, second):
     assert same(f"{a} {first} {second}", str(value))
     assert not same(f"{a} {first} {second}", str(a * factor[first]))
     assert not same(f"{a} {first} {second} dollars", str(a))
+
+
+POSITIONED = [c for c in map(chr, range(0x3000)) if unicodedata.decomposition(c).split(" ")[0] in ("<super>", "<sub>")]
+FRACTIONS = [c for c in map(chr, range(0x3000)) if unicodedata.decomposition(c).startswith("<fraction>")]
+
+
+@given(st.integers(10, 99), st.sampled_from([c for c in POSITIONED if unicodedata.normalize("NFKC", c).isdigit()]))
+def test_a_raised_or_lowered_digit_is_none_on_the_line(number, character):
+    digit = unicodedata.normalize("NFKC", character)
+    mark = "^" if unicodedata.decomposition(character).startswith("<super>") else "_"
+    assert not same(f"{number}{character}", f"{number}{digit}")
+    assert same(f"x{character}", f"x{mark}{digit}")
+    if mark == "^" or set(str(number)) <= set(map(str, range(int(digit)))):
+        assert same(f"{number}{character}", f"{number}{mark}{digit}")
+
+
+@given(st.integers(1, 99), st.sampled_from([c for c in FRACTIONS if c != "⅟"]))
+def test_a_fraction_of_one_character_is_its_value(number, character):
+    value = Fraction(unicodedata.numeric(character)).limit_denominator(10)
+    assert same(character, str(value))
+    assert same(f"{number}{character}", str(number + value))
+    assert same(f"4^{character}", f"4^{{{value}}}")
+
+
+PARTS = {
+    **{
+        "halves": 2,
+        "thirds": 3,
+        "fifths": 5,
+        "eighths": 8,
+        "ninths": 9,
+        "tenths": 10,
+        "twelfths": 12,
+        "sixteenths": 16,
+    },
+    **{"twentieths": 20, "ninetieths": 90, "hundredths": 100, "thousandths": 1000, "millionths": 10**6},
+}
+
+
+@given(
+    st.integers(2, 99),
+    st.sampled_from(sorted(PARTS)),
+    st.sampled_from(("{0} {1}", "{0} {1} of a mile", r"{0}\text{{ {1}}}")),
+)
+def test_a_number_of_parts_is_a_fraction(number, part, place):
+    written = place.format(number, part)
+    assert same(written, str(Fraction(number, PARTS[part])))
+    assert not same(written, str(number))
+    assert not same(place.format(number, "hundred " + part), str(number))
+    assert not same(place.format(number, "twenty-" + part), str(number))
+
+
+ANOTHER_NUMBER = (
+    "two", "tens", "degrees below zero", "times two", "times as many", "quarters", "third", "thousandth", "score",
+    "gross", "doubled", "feet under the sea", "hundred million lakh", "miles and three", "apples, ten", "dollars (six)",
+)  # fmt: skip
+
+
+@given(st.integers(2, 99), st.sampled_from(ANOTHER_NUMBER), st.sampled_from(("{0} {1}", r"{0}\text{{ {1}}}")))
+def test_words_that_say_another_number_are_no_unit(number, words, place):
+    assert not same(place.format(number, words), str(number))
 
 
 @given(st.integers(2, 9), st.integers(2, 9))
@@ -340,6 +458,52 @@ def test_a_formula_on_lines_of_its_own_is_found_for_any_rule(number, extraction,
     found = extract(f"So we get this.\n{marker}{block.format(number)}", extraction)
     assert found is not None
     assert decide(found, number, rule), found
+
+
+# --- sentences ----------------------------------------------------------------------------------------------------
+
+BEFORE = (
+    "",
+    "The value is ",
+    "the answer is ",
+    "So we get ",
+    "Thus, ",
+    "We conclude that the sum is ",
+    "The area equals ",
+)
+AFTER = ("", ".", " as the answer.", ", as required", " (which is in lowest terms)")
+DENIED_BEFORE = (
+    "not ", "The value is not ", "about ", "The value is approximately ", "twice ", "negative ", "It is at least ",
+    "$7$ or ", "either ", "No. The value is ", "I doubt that the value is ", "one more than ", "3 times ", "$7$, so ",
+)  # fmt: skip
+DENIED_AFTER = (
+    " or so", " or $7$", " squared", " is wrong", " is not the answer", ", but not always", " if positive", " or 7",
+    " less one", ", which is false", " more than before", " (not $7$)", " is twice the answer",
+)  # fmt: skip
+
+
+@given(st.integers(100, 999), st.sampled_from(BEFORE), st.sampled_from(AFTER), st.sampled_from(("${}$", r"\({}\)")))
+def test_a_sentence_that_states_one_formula_is_that_formula(number, before, after, formula):
+    found = extract(f"Answer: {before}{formula.format(number)}{after}", "answer_line")
+    assert found is not None
+    assert same(found, str(number)), found
+    assert not same(found, str(number + 1))
+
+
+@given(st.integers(100, 999), st.data())
+def test_a_sentence_that_denies_or_changes_its_formula_states_nothing(number, data):
+    if data.draw(st.booleans()):
+        before, after = data.draw(st.sampled_from(DENIED_BEFORE)), data.draw(st.sampled_from(AFTER))
+    else:
+        before, after = data.draw(st.sampled_from(BEFORE)), data.draw(st.sampled_from(DENIED_AFTER))
+    found = extract(f"Answer: {before}${number}${after}", "answer_line")
+    assert found is not None
+    assert not same(found, str(number)), found
+
+
+def test_a_unit_after_a_formula_still_counts():
+    assert not same("$9$ (apples)", "9 oranges")
+    assert not same("The length is $9$ cm", "9 m")
 
 
 # --- doubt --------------------------------------------------------------------------------------------------------

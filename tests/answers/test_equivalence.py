@@ -45,7 +45,10 @@ EQUAL = {
     "expressions": [
         ("(x-2)(x+2)", "x^2-4"), ("a*b + c", "c + ba"), (r"\frac{x^2-1}{x-1}", "x+1"), (r"\sin^2 x", r"1-\cos^2 x"),
         (r"\sin 2x", r"2\sin x\cos x"), (r"\sin^{-1} x", r"\arcsin x"), (r"x^{2/3}", r"\sqrt[3]{x^2}"),
-        (r"\sqrt{x^2}", "|x|"), (r"2\ln x", r"\ln x^2"), (r"\binom{n}{2}", r"\frac{n(n-1)}{2}"),
+        (r"\sqrt{x^2}", "|x|"), ("|x-1|", "|1-x|"), ("|xy|", "|x||y|"), ("|x^2+1|", "x^2+1"), ("2|f(x)|", "|-2f(x)|"),
+        (r"\sqrt{x^2-12x+36}", "|x-6|"), (r"\sqrt{1-\cos^2 x}", r"|\sin x|"), (r"\sqrt{x}\sqrt{y}", r"\sqrt{xy}"),
+        (r"\sin(\arccos x)", r"\sqrt{1-x^2}"), (r"\lfloor x+1 \rfloor", r"1 + \lfloor x \rfloor"),
+        (r"\lceil x \rceil", r"-\lfloor -x \rfloor"), (r"2\ln x", r"\ln x^2"), (r"\binom{n}{2}", r"\frac{n(n-1)}{2}"),
         (r"n!", r"n \cdot (n-1)!"), ("a_{n+1}", "a_{1+n}"), ("7*sin(pi*x/5)+1", r"7 \sin\left(\frac{\pi}{5}x\right)+1"),
         ("2[x+1]", "2x+2"), (r"F_n = \sum_{k=0}^{n-1} F_{n-k-1} F_k", r"F_n = \sum_{k=0}^{n-1} F_k F_{n-k-1}"),
         ("f(2x)", "f(x+x)"), (r"2 \overline{z}", r"\overline{z} \cdot 2"), (r"\left(3\right)", "(3)"),
@@ -53,6 +56,8 @@ EQUAL = {
     "units, money, percent, degrees, times": [
         (r"5\text{ cm}", "5"), (r"10\text{ cm}^2", r"10 \text{ square centimeters}"), ("5 apples", "5"),
         (r"60\ \text{mph}", "60"), (r"\$10", "10"), ("$18", "18"), ("5 million", "5,000,000"),
+        ("2 lakh", "200000"), ("3 times", "3"), ("5 seconds", "5"),
+       
         (r"\$2.5 \text{ million}", "2500000"), ("€5", "5"), (r"28\%", "0.28"), (r"90^\circ", "90"),
         (r"90^\circ", r"\frac{\pi}{2}"), ("30 degrees", r"30^\circ"), ("2516_8", "2516"), (r"9 \pmod{11}", "9"),
         (r"x \equiv 3 \pmod{7}", "3"), ("USD 5", r"\$5"), ("Rs. 50", "50"), ("$1.5 million", "1500000"),
@@ -80,9 +85,20 @@ EQUAL = {
         ("]0,1[", "(0,1)"), ("[0,1[", "[0,1)"), (r"x \in [0.5, \infty)", r"[1/2, \infty)"),
         (r"(-\infty,0)\cup(0,\infty)", r"(0,\infty) \cup (-\infty,0)"),
         (r"(-\infty,0)\cup(0,\infty)", r"\mathbb{R} \setminus \{0\}"), (r"x \ne 0", r"(-\infty,0)\cup(0,\infty)"),
-        ("x < 3", "3 > x"), ("2x < 6", "x < 3"), ("x < 3", r"(-\infty, 3)"), ("[-2, 7]", r"-2 \le x \le 7"),
+        ("x < 3", "3 > x"), ("2x < 6", "x < 3"), ("2|x-1| < 6", "|1-x| < 3"),
+        ("x < 3", r"(-\infty, 3)"), ("[-2, 7]", r"-2 \le x \le 7"),
         ("(0,1)", "0 < f(x) < 1"), (r"x < 1 \text{ or } x > 2", r"(-\infty,1)\cup(2,\infty)"),
         (r"[1,2] \cup [2,3]", "[1,3]"), (r"\{x \mid x > 3\}", r"(3, \infty)"),
+        (r"\{x \in \mathbb{R} : x \ne 3\}", r"x \ne 3"),
+        (r"\{x : x < 1 \text{ or } x > 2\}", r"(-\infty,1)\cup(2,\infty)"),
+        (r"x \ge -2, x \le 7", r"x \in [-2,7]"), (r"x \ge 3; x \le 5", r"[3,5]"),
+        ("x < 1, x > 2", r"(-\infty,1)\cup(2,\infty)"),
+        (r"x > 1, x \ne 2", r"(1,2)\cup(2,\infty)"),
+        (r"x < 1, 2 < x < 3, \text{ or } x > 4", r"(-\infty,1)\cup(2,3)\cup(4,\infty)"),
+        (r"(1,3) \cap (2,4)", "(2,3)"), (r"(1,2) \cap (3,4)", r"\emptyset"),
+        (r"x > 1 \text{ or } x < 2", r"\mathbb{R}"),
+        (r"\{n^2 : n > 3\}", r"\{ n^2 \mid 3 < n \}"),
+       
         ("f(2) < f(1) < f(4)", "f(4) > f(1) > f(2)"), ("x > 1 and x < 2", "(1,2)"),
         (r"x > 1 \text{ and } x \le 2", "1 < x <= 2"), (r"x \le -1 \cup x \ge 1", r"(-\infty,-1]\cup[1,\infty)"),
         ("(-oo, 3)", r"(-\infty, 3)"), ("all real numbers", r"\mathbb{R}"),
@@ -95,11 +111,15 @@ EQUAL = {
         (r"\begin{pmatrix}1\\2\end{pmatrix}", "(1,2)"), ("[[1,2],[3,4]]", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"),
         (r"\begin{pmatrix}\frac{x^2}{x}\\0.5\end{pmatrix}", r"\begin{pmatrix}x\\\frac12\end{pmatrix}"),
     ],
+    "other text": [
+        (r"\int_0^1 x\,dx", r"\int_{0}^{1}xdx"), (r"\lim_{x\to 1} x", r"\lim_{x\to1}{x}"),
+        (r"\int \frac{1}{2}x\,dx", r"\int \frac12 x dx"), (r"\int_{-1}^{ab} \sin x\,dx", r"\int_{-1}^{a b} \sin{x} dx"),
+    ],
     "words and choices": [
         (r"\text{Evelyn}", "Evelyn"), ("Yes.", "yes"), (r"\text{(C)}", "C"), ("(C)", r"\textbf{C}"),
         (r"\text{A, C}", "C, A"), (r"\text{the hexagon}", "hexagon"), ("(B) 12", "B"), ("B. 12", r"\text{(B)}"),
         ("choice (B)", "(B)"), ("(A) 12", "12"), (r"\textbf{(E)}\ 12", "E"), ("No solutions", r"\text{no solution}"),
-        ("DNE", "does not exist"),
+        ("DNE", "does not exist"), (r"f = \text{neither}", "neither"),
     ],
 }  # fmt: skip
 
