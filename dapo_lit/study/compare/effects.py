@@ -62,7 +62,7 @@ def _judged(family: Family, compared: Sequence[Effect], plan: Plan) -> list[Effe
     first = max(1, looks[0])
     exact = [tested(values[:first])[1] if len(values) >= first else None for values in units]
     adjusted = holm([1.0 if p is None else p for p in exact])
-    at = decisions(units, looks, family.alpha)
+    at = decisions(units, looks, family.alpha) if several else [first if p <= family.alpha else None for p in adjusted]
     rows = []
     for effect, values, look, p_holm in zip(compared, units, at, adjusted, strict=True):
         reached = max((n for n in looks if n <= len(values)), default=len(values))

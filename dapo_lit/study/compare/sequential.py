@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from dapo_lit.seeds import SIGN_FLIPS
-from dapo_lit.study.compare.statistics import holm, tested
 
 Array = np.ndarray
 EXACT = 12
@@ -91,10 +90,6 @@ def decisions(comparisons: Sequence[Sequence[float] | Array], looks: Sequence[in
     The level of a comparison is alpha over the number of those that are still undecided, so the family's error over all
     looks together is at most alpha.
     """
-    if len(looks) == 1:  # the exact test, of all flips also beyond EXACT values
-        (only,) = looks
-        exact = [tested(values[:only])[1] if len(values) >= only else None for values in comparisons]
-        return [only if p <= alpha else None for p in holm([1.0 if p is None else p for p in exact])]
     found: list[int | None] = [None] * len(comparisons)
     while undecided := [place for place, look in enumerate(found) if look is None]:
         level = alpha / len(undecided)
