@@ -7,6 +7,7 @@ from pathlib import Path
 import inline
 import made
 import measured
+import predictions
 import provenance
 import published
 import pytest
@@ -52,6 +53,25 @@ def test_a_page_names_the_commits_of_its_cells_and_no_other(page: Path):
     assert "<!-- made: cells -->" in text
 
 
+NO_VERDICT = re.compile(
+    r"(nothing is|none is|neither is|no\w* \w+ is|none of [^|.;]*) decided|undecided|within the margin"
+)
+
+
+def test_a_page_whose_report_decides_nothing_claims_nothing_as_decided_in_its_headings_and_of_its_bold_numbers():
+    """Where pairs within a base policy were the unit of a study, its page once said "decided" of what its own command
+    calls undecided."""
+    silent = []
+    for page in WITH_CELLS:
+        lines = provenance.verdicts(page.parent)
+        if lines and all("none of" in line or "not decided" in line for line in lines):
+            silent.append(page.parent.name)
+            text = page.read_text(encoding="utf-8")
+            claims = [*re.findall(r"^#+ .*", text, re.MULTILINE), *re.findall(r"[Bb]old: [^.;]*", text)]
+            assert not [line for line in claims if "decided" in NO_VERDICT.sub("", line)], page
+    assert "table1_joint" in silent
+
+
 def test_a_published_sign_is_compared_at_a_place_or_says_why_not():
     for row in published.rows():
         assert (row["sign"] is not None) == (("place" in row) + ("no_place" in row) == 1), row["result"]
@@ -74,7 +94,7 @@ def test_what_readme_says_was_found_is_short():
 
 
 def test_the_doctests_of_what_makes_numbers_hold():
-    for module in (inline, measured, stated, unsourced):
+    for module in (inline, measured, predictions, stated, unsourced):
         assert doctest.testmod(module).failed == 0
         assert doctest.testmod(module).attempted > 0
 

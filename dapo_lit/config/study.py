@@ -77,7 +77,7 @@ class Study(Section):
     two such differences: (treated - control) - (treated - control)."""
     budgets: tuple[PositiveInt, ...]
     """Generated tokens at which a report gives differences at equal tokens, registered with the study; []: it takes
-    quarters of what all pairs reach."""
+    quarters of what all runs reach."""
     margin: Annotated[float, Field(gt=0)] | None
     """A difference of the metric that is too small to matter; null: none is named, so no arms are called equivalent."""
     until: Literal["decided"] | None

@@ -179,6 +179,8 @@ def cost(study: str, words: str | Contrast, shown: str) -> str:
     needed = costs(runs, one, key)["tokens_generated"].needed if key else None
     if needed is None or needed.never == needed.pairs:
         return "no pair gets there" if needed else "–"
+    if 2 * needed.never > needed.pairs:  # as in reports: it would be a ratio of budgets
+        return f"{needed.never} of {needed.pairs} pairs never"
     ends = ["–" if end is None else f"{end:.2f}" for end in (needed.low, needed.high)]
     return f"{'at least ' if needed.never else ''}x{needed.ratio:.2f} [{', '.join(ends)}]"
 

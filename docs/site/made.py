@@ -21,6 +21,7 @@ import loops
 import measured
 import on_gpu
 import planned
+import predictions
 import provenance
 import published
 import rule
@@ -82,6 +83,7 @@ PARTS: dict[str, Callable[[], str]] = {
 OF_PAGE: dict[str, Callable[[Path], str]] = {
     "cells": lambda page: provenance.cells(page.parent),
     "our_evidence": techniques.our_evidence,
+    "predictions": lambda page: predictions.table(page.parent),
 }
 """Name of a part -> what makes it of the page that it is on."""
 PLAYED = ROOT / "docs" / "play"

@@ -1,4 +1,5 @@
-"""Where the cells of a study come from: commit, code and date, as their records have them."""
+"""Where the cells of a study come from, as their records have it: commit, code and date; and what a report decides of
+them, where pages were written when pairs within a base policy were the unit."""
 
 import json
 from collections import Counter
@@ -6,8 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from cells import load_once
+
 from dapo_lit.runs.files.tables import read_table
+from dapo_lit.study.compare.calibration import CALIBRATE
+from dapo_lit.study.compare.effects import registered_effects
+from dapo_lit.study.read.outcomes import primary_metric
 from dapo_lit.study.read.packed_cells import CELLS
+from dapo_lit.study.read.registration import read_plan
 
 
 def records(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -18,14 +25,45 @@ def records(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def cells(folder: Path) -> str:
-    """Markdown: a line for each folder of cells and each state of the code in it."""
+    """Markdown: a line for each folder of cells and each state of the code in it; verdicts over base policies."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for name, record in records(folder):
         groups.setdefault(name, []).append(record)
-    lines = [_line(name, record) for name, record in groups.items()]
-    return "**Cells**, as they recorded it (equal code hashes: the same source files of the package):\n\n" + "\n".join(
-        lines
-    )
+    lines = ["**Cells**, as they recorded it (equal code hashes: the same source files of the package):", ""]
+    lines += [_line(name, record) for name, record in groups.items()]
+    if nested := verdicts(folder):
+        lines += [
+            "",
+            "**Verdicts** of `python -m dapo_lit.report`, whose unit is the base policy and not the pair:",
+            "",
+        ]
+        lines += nested
+    return "\n".join(lines)
+
+
+def verdicts(folder: Path) -> list[str]:
+    """Markdown: what a report decides of each folder of cells with several pairs on each of several base policies."""
+    lines = []
+    for file in sorted(folder.rglob(CELLS)):
+        plan, _ = read_plan(file.parent)
+        if plan is None or plan.study == CALIBRATE:  # a calibration asks for the size of d and has no verdicts
+            continue
+        runs = load_once(file.parent)
+        effects = registered_effects(runs, plan, plan.reference, primary_metric(runs, plan.metric))
+        if any(1 < effect.estimate.n < len(effect.seeds) for effect in effects):
+            place = file.parent.relative_to(folder)
+            count, bases = sum(effect.decided for effect in effects), max(effect.estimate.n for effect in effects)
+            text = (
+                f"{count} of {len(effects)} registered comparisons decided"
+                if count
+                else (
+                    f"none of {len(effects)} registered comparisons decided"
+                    if len(effects) > 1
+                    else "the registered comparison is not decided"
+                )
+            )
+            lines.append(f"- [{place}]({place}): {text}, n = {bases}")
+    return lines
 
 
 def _line(name: str, found: list[dict[str, Any]]) -> str:

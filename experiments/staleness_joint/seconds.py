@@ -73,7 +73,7 @@ for arm in runs.arms:
     for ours, theirs in curves:
         place = min(ours.places[-1], theirs.places[-1])
         at_equal.append((value_at(ours, place) or np.nan) - (value_at(theirs, place) or np.nan))
-    level = needed(curves, bases)
+    level = needed([[pair] for pair in curves], bases)
     times = (
         ""
         if level is None

@@ -107,7 +107,7 @@ def test_the_budget_to_the_controls_level_is_worked_by_hand() -> None:
     assert rising(line([0.0, 0.3, 0.0, 0.3, 0.6], 10)).values == pytest.approx([0.0, 0.1, 0.2, 0.3])
     assert rising(line([0.2, 0.0, 0.1, 0.2, 0.3], 10)).values == pytest.approx([2 / 15, 2 / 15, 2 / 15, 0.2])
     # the control ends on 0.3, the mean of its last three, at 30; the treated run gets there at 30 + 0.5 * 30
-    found = needed([(treated, control)], ["0"])
+    found = needed([[(treated, control)]], ["0"])
     assert found
     assert found.ratio == pytest.approx(45 / 30)
     assert (found.low, found.never, found.pairs) == (None, 0, 1)
@@ -116,7 +116,7 @@ def test_the_budget_to_the_controls_level_is_worked_by_hand() -> None:
 def test_a_pair_that_never_gets_there_makes_the_ratio_a_bound_without_an_upper_end() -> None:
     control = line([0.0, 0.1, 0.2, 0.3, 0.4], 10)
     fast, flat = line([0.0, 0.2, 0.4, 0.6, 0.8], 30), line([0.0, 0.05, 0.1, 0.1, 0.1], 30)
-    found = needed([(fast, control), (flat, control)], ["0", "1"])
+    found = needed([[(fast, control)], [(flat, control)]], ["0", "1"])
     assert found
     assert (found.never, found.high) == (1, None)
     assert found.ratio == pytest.approx((45 / 30 * 90 / 30) ** 0.5)
@@ -125,26 +125,70 @@ def test_a_pair_that_never_gets_there_makes_the_ratio_a_bound_without_an_upper_e
 
 def test_a_pair_without_a_rise_to_reach_is_left_out() -> None:
     control, flat = line([0.0, 0.1, 0.2, 0.3, 0.4], 10), line([0.3, 0.3, 0.3, 0.3], 10)
-    found = needed([(control, flat), (control, control)], ["0", "0"])
+    found = needed([[(control, flat)], [(control, control)]], ["0", "0"])
     assert found
     assert (found.left_out, found.pairs) == (1, 1)
-    assert needed([(control, flat)], ["0"]) is None
-    assert needed([(line([0.5, 0.6, 0.7, 0.8], 10), control)], ["0"]) is None
+    assert needed([[(control, flat)]], ["0"]) is None
+    assert needed([[(line([0.5, 0.6, 0.7, 0.8], 10), control)]], ["0"]) is None
 
 
-def test_an_arm_that_ends_early_limits_its_own_pair_and_no_other() -> None:
+ARMS = ("dapo", "dapo-clip_higher", "dapo-dynamic_sampling", "dapo-clip_higher-dynamic_sampling")
+MAIN = Contrast("main effects", "x", "dynamic_sampling", {arm: -0.5 if "dynamic" in arm else 0.5 for arm in ARMS})
+
+
+def test_arms_on_one_curve_of_tokens_differ_by_nothing_at_equal_tokens_however_unequal_their_steps_are() -> None:
+    """By steps, one side's arms are at (40, 2) tokens and the other's at (21, 21): averages of a bent curve differ."""
+
+    def bent(spent: float) -> float:
+        return min(1.0, (spent / 400) ** 0.5)
+
+    each = dict(zip(ARMS, (40.0, 2.0, 21.0, 21.0), strict=True))
+    runs = Runs(tuple(run_of(arm, bent, [each[arm]] * 40, seed, seed) for arm in ARMS for seed in (0, 1)))
+    points = at_equal_tokens(runs, MAIN, TRAINING_ACCURACY)
+    assert points[-1][0] == 2 * 39  # what the slowest run was measured at
+    assert [gap.mean for _, gap in points] == pytest.approx([0] * 4, abs=0.04)  # a line between steps
+    assert at_equal_tokens(runs, MAIN, TRAINING_ACCURACY, (60, 79))[-1][0] == 60
+
+
+def test_each_arm_of_a_factorial_needs_a_multiple_of_what_its_own_twin_needs() -> None:
+    """One arm takes twice the tokens of its twin for the same steps and values, the other half of them: on average 1,
+    with pairs of arms as pairs and base policies as units."""
+    each = dict(zip(ARMS, (40.0, 5.0, 20.0, 10.0), strict=True))
+    runs = [
+        run_of(arm, lambda spent, own=own: 0.1 * spent / own, [own] * 8, seed, seed)
+        for arm, own in each.items()
+        for seed in (0, 1)
+    ]
+    cost = costs(Runs(tuple(runs)), MAIN, TRAINING_ACCURACY)["tokens_generated"]
+    assert cost.used == pytest.approx(45 / 30)
+    assert cost.needed
+    assert (cost.needed.ratio, cost.needed.low, cost.needed.high) == pytest.approx((1, 1, 1))
+    assert (cost.needed.pairs, cost.needed.never) == (4, 0)
+    one_seed = costs(Runs(tuple(runs[::2])), MAIN, TRAINING_ACCURACY)["tokens_generated"].needed
+    assert one_seed
+    assert one_seed.low is None  # two pairs of arms of one seed are no two units
+
+
+def test_half_of_a_factorial_has_no_twins_so_that_nothing_is_said_of_the_tokens_that_it_needs() -> None:
+    half = {"dapo": 0.5, "dapo-clip_higher-token_level_loss": 0.5, "dapo-dynamic_sampling-clip_higher": -0.5}
+    half["dapo-dynamic_sampling-token_level_loss"] = -0.5
+    runs = Runs(tuple(run_of(arm, lambda spent: spent, [1.0] * 5) for arm in half))
+    cost = costs(runs, Contrast("main effects", "x", "dynamic_sampling", half), TRAINING_ACCURACY)["tokens_generated"]
+    assert (cost.used, cost.needed) == (1, None)
+
+
+def test_a_collapsed_arm_ends_what_is_read_at_equal_tokens() -> None:
     def rises(spent: float) -> float:
         return min(1.0, spent / 1000)
 
-    arms = ("dapo", "dapo-clip_higher", "dapo-dynamic_sampling", "dapo-clip_higher-dynamic_sampling")
-    weights = {arm: -0.5 if "dynamic" in arm else 0.5 for arm in arms}
-    steps = {(arm, seed): 20.0 if "dynamic" in arm else 30.0 for arm in arms for seed in (0, 1)}
-    steps["dapo-dynamic_sampling", 0] = 2.0  # a collapsed arm: its answers are short
+    steps = {(arm, seed): 20.0 if "dynamic" in arm else 30.0 for arm in ARMS for seed in (0, 1)}
+    steps["dapo-dynamic_sampling", 0] = 2.0  # its answers are short
     runs = Runs(tuple(run_of(arm, rises, [each] * 6, seed, seed) for (arm, seed), each in steps.items()))
-    contrast = Contrast("main effects", "x", "dynamic_sampling", weights)
-    cost = costs(runs, contrast, TRAINING_ACCURACY)["tokens_generated"]
-    assert [gap.mean for _, gap in at_equal_tokens(runs, contrast, TRAINING_ACCURACY)] == pytest.approx([0] * 4)
-    assert tokens_used(runs, Contrast("", "x", None, weights)) == (180, (3 * 120 + 12) / 4)
+    cost = costs(runs, MAIN, TRAINING_ACCURACY)["tokens_generated"]
+    points = at_equal_tokens(runs, MAIN, TRAINING_ACCURACY)
+    assert points[-1][0] == 10
+    assert [gap.mean for _, gap in points] == pytest.approx([0] * 4)
+    assert tokens_used(runs, MAIN) == (180, (3 * 120 + 12) / 4)
     # the mean control of seed 0 spends (2 + 20) / 2 = 11 a step, that of seed 1 spends 20
     assert cost.used == pytest.approx((30 / 11 * 30 / 20) ** 0.5)
     assert cost.needed

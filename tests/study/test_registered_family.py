@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from dapo_lit.study.compare.effects import _judged, registered_effects
 from dapo_lit.study.compare.referee import referee
 from dapo_lit.study.compare.sequential import interval
 from dapo_lit.study.designs import Arm
-from dapo_lit.study.read.registration import Family, Plan, Registered, register
+from dapo_lit.study.read.registration import Family, Plan, Registered, as_tree, register
 from dapo_lit.study.read.run_ledger import ledger_of_study
 from dapo_lit.study.read.runs import load
 from dapo_lit.study.report.report import all_decided, make_report
@@ -85,11 +86,47 @@ def judged(differences: Sequence[float], looks: Sequence[int], seeds: Sequence[i
     named = dict(zip(seeds or range(len(differences)), differences, strict=True))
     effect = compare(Contrast("f", "t", None, weights), {"a": named, "b": dict.fromkeys(named, 0.0)})
     family = Family("f", 0.05, (Registered("t", None, weights, METRIC, ""),))
-    [row] = _judged(family, [effect], {"until": "decided", "looks": looks}, seeds[: looks[0]] or range(looks[-1]))
+    registered = tuple(seeds[: looks[0]] or range(looks[-1]))
+    [row] = _judged(family, [effect], Plan("s", seeds=registered, stopping={"until": "decided", "looks": looks}))
     return row
 
 
 GAIN = [0.02, 0.021, 0.022, 0.023, 0.024, 0.025, 0.026, 0.027]
+
+
+@pytest.mark.parametrize("stopping", [{"pairs": 7}, None])
+def test_a_study_that_looks_once_is_decided_by_its_registered_pairs_whichever_is_late(
+    tmp_path: Path, stopping: dict[str, int] | None
+) -> None:
+    """Seven pairs registered, six of them up, and an eighth that was added and is up as well; seed 5 is down. Plans of
+    earlier versions name no number of pairs."""
+    home = tmp_path / "table1"
+    plan = replace(study(home, range(7), {"clip_higher": 0.05}, pairs=7), stopping=stopping)
+    (home / "study.json").write_text(json.dumps([{"at": "2026-11-24T00:00:00+00:00", "plan": as_tree(plan)}]))
+
+    def verdicts() -> tuple[str, str]:
+        (effect,) = registered_effects(load(home), plan, ON.name, METRIC)
+        (row,) = referee(ledger_of_study([home]), "claims")["changes"]
+        return effect.verdict, row["claim"]["verdict"]
+
+    up, down = {"effects": {"clip_higher": 0.1}}, {"effects": {"clip_higher": -0.1}}
+    runs(tmp_path, [0, 1, 2, 3, 4, 6, 7], "clip_higher", **up)
+    assert verdicts() == ("at 6 of 7", "undecided")  # seven values are there, all of them up
+    runs(tmp_path, [5], "clip_higher", **down)
+    assert verdicts() == ("undecided", "undecided")
+
+
+def test_pairs_that_are_added_on_the_same_base_policies_change_no_verdict() -> None:
+    """Two seeds on each of six base policies, and six further seeds whose differences are the other way round."""
+    weights = {"a": 1.0, "b": -1.0}
+    differences = dict(enumerate([*([0.125] * 12), *([-1.0] * 6)]))
+    base_of = {seed: str(seed % 6) for seed in differences}
+    effect = compare(
+        Contrast("f", "t", None, weights), {"a": differences, "b": dict.fromkeys(differences, 0.0)}, base_of
+    )
+    family = Family("f", 0.05, (Registered("t", None, weights, METRIC, ""),))
+    [row] = _judged(family, [effect], Plan("s", seeds=tuple(range(12)), stopping={"pairs": 6}))
+    assert (row.verdict, row.estimate.n, row.estimate.mean) == ("up", 6, 0.125)
 
 
 def test_a_verdict_has_the_direction_of_the_look_that_gave_it() -> None:

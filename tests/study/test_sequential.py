@@ -123,5 +123,6 @@ def test_the_error_of_looks_is_kept_whichever_pair_is_late(late: int) -> None:
         seeds = [seed for seed in range(24) if seed != late]
         short = compare(contrast, {"x": dict(zip(seeds, values[seeds], strict=True)), "y": dict.fromkeys(seeds, 0.0)})
         whole = compare(contrast, {"x": dict(enumerate(values)), "y": dict.fromkeys(range(24), 0.0)})
-        assert counted_values(whole, range(24)).tolist() == values.tolist()
-        assert decisions([counted_values(short, range(24))], looks, 0.05) == [None]
+        plan = Plan("s", seeds=tuple(range(24)), stopping={"until": "decided", "looks": looks})
+        assert counted_values(whole, plan).tolist() == values.tolist()
+        assert decisions([counted_values(short, plan)], looks, 0.05) == [None]

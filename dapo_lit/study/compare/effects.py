@@ -4,9 +4,8 @@ A registered comparison is decided by the test of its family at the looks that w
 verdict. Exploratory rows are the other comparisons in the primary metric, and the largest effects in any metric.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from dapo_lit.study.compare.contrasts import Contrast, Effect, by_seed, compare_
 from dapo_lit.study.compare.sequential import decisions, interval
 from dapo_lit.study.compare.statistics import Array, holm, max_t_p, per_base, standardised, t_interval, tested
 from dapo_lit.study.read.outcomes import in_words, is_outcome, scores
-from dapo_lit.study.read.registration import Family, Plan, Registered, counted_seeds
+from dapo_lit.study.read.registration import Family, Plan, Registered
 from dapo_lit.study.read.runs import Runs
 
 
@@ -30,13 +29,14 @@ def registered_effects(runs: Runs, plan: Plan | None, reference: str | None, met
             words = one.words + (f", steps {one.steps[0]} to {one.steps[1]}" if one.steps else "")
             # Also without a pair so far: a family that shrank would make the others' level too easy.
             compared.append(replace(effect, words=words))
-        found += _judged(family, compared, plan.stopping if plan else None, plan.seeds if plan else ())
+        assert plan is not None  # only plans have families
+        found += _judged(family, compared, plan)
     return found
 
 
-def counted_values(effect: Effect, registered: Collection[int]) -> Array:
-    """One value a base policy, of the seeds that looks may count."""
-    places = [effect.seeds.index(seed) for seed in counted_seeds(effect.seeds, registered)]
+def counted_values(effect: Effect, plan: Plan) -> Array:
+    """One value a base policy, of the seeds that a verdict may count."""
+    places = [effect.seeds.index(seed) for seed in plan.counted(effect.seeds)]
     return per_base([effect.differences[place] for place in places], [effect.bases[place] for place in places])
 
 
@@ -54,32 +54,27 @@ def families_of(runs: Runs, plan: Plan | None, reference: str | None, metric: st
     return (Family(str(name), plan.alpha, members),) if members else ()
 
 
-def _judged(
-    family: Family, compared: Sequence[Effect], stopping: Mapping[str, Any] | None, seeds: Collection[int]
-) -> list[Effect]:
-    """One look: Holm over exact p-values of the registered number of bases. Several: alpha is spent over them."""
-    rule = stopping or {}
-    units = [
-        counted_values(effect, seeds) if len(rule.get("looks", ())) > 1 else per_base(effect.differences, effect.bases)
-        for effect in compared
-    ]
-    looks = [int(n) for n in rule.get("looks") or [rule.get("pairs") or max(map(len, units), default=0)]]
-    # The rule is the registered one, whatever number of pairs there is today.
-    first, several = looks[0], len(looks) > 1
-    # The first `pairs` bases in the order in which they were made: later ones may have been added because of a result.
+def _judged(family: Family, compared: Sequence[Effect], plan: Plan) -> list[Effect]:
+    """One look: Holm over exact p-values of the registered seeds. Several: alpha is spent over them."""
+    units = [counted_values(effect, plan) for effect in compared]
+    several = len(plan.looks) > 1
+    looks = plan.looks if several else (max(map(len, units), default=0),)
+    first = max(1, looks[0])
     exact = [tested(values[:first])[1] if len(values) >= first else None for values in units]
     adjusted = holm([1.0 if p is None else p for p in exact])
     at = decisions(units, looks, family.alpha) if several else [first if p <= family.alpha else None for p in adjusted]
     rows = []
     for effect, values, look, p_holm in zip(compared, units, at, adjusted, strict=True):
         reached = max((n for n in looks if n <= len(values)), default=len(values))
-        estimate, p = tested(values[:reached])
+        # Of a study that looks once and is not complete, all that there is: it has no verdict.
+        estimate, p = tested(values[:reached]) if several or reached else (effect.estimate, effect.p)
         if several and len(values) >= first:
             low, high = interval(values, looks) or (None, None)
             estimate = replace(estimate, low=low, high=high)
         verdict = "undecided"
         if len(values) < first:
-            verdict = f"at {len(values)} of {first}"
+            there = {*effect.seeds} & {*plan.seeds}
+            verdict = f"at {len(values)} of {first}" if several else f"at {len(there)} of {len(plan.seeds)}"
         elif look:
             # Later pairs may have turned the mean.
             decided = "up" if np.mean(values[:look]) > 0 else "down"

@@ -1,8 +1,9 @@
 """The cost of a technique: the multiple of its control's budget that it needs to its level, and what differs at equal
 tokens.
 
-Both are read off curves that are measured at every step, within each pair of runs. Evaluations every eight steps are
-no such curve: the straight line between them once made a difference of 0 points look like 15.
+Both are read off curves that are measured at every step, run by run. Evaluations every eight steps are no such curve:
+the straight line between them once made a difference of 0 points look like 15. Nor is a mean over arms step by step,
+budgets and all: arms that spend different numbers of tokens a step are at different budgets in it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,6 +13,7 @@ import numpy as np
 
 from dapo_lit.study.compare.contrasts import Contrast
 from dapo_lit.study.compare.statistics import Estimate, per_base, t_interval
+from dapo_lit.study.designs import Arm, read_arm
 from dapo_lit.study.read.curves import TRAINING_ACCURACY, Measured, first_reach, measured, rising, value_at
 from dapo_lit.study.read.run import AXES
 from dapo_lit.study.read.runs import Run, Runs
@@ -85,21 +87,33 @@ def costs(runs: Runs, contrast: Contrast, key: str) -> dict[str, Cost]:
     if not contrast.technique and not contrast.pair:
         return {}
     pairs = sides((run for run in runs.usable if not run.has_nonfinite(key)), contrast)
-    found = {axis: _on_axis(pairs, key, axis) for axis in BUDGETS}
+    found = {axis: _on_axis(pairs, twins(contrast), key, axis) for axis in BUDGETS}
     return {axis: cost for axis, cost in found.items() if cost}
 
 
-def _on_axis(both: Sequence[tuple[list[Run], list[Run]]], key: str, axis: str) -> Cost | None:
+def twins(contrast: Contrast) -> list[tuple[str, str]]:
+    """(arm with the technique, the arm that differs from it in nothing else); none where some arm has no such twin, as
+    in half of a factorial."""
+    if contrast.pair:
+        return [contrast.pair]
+    treated = [read_arm(arm).on for arm, weight in contrast.weights.items() if weight > 0]
+    found = [(Arm(on).name, Arm(on - {str(contrast.technique)}).name) for on in treated]
+    return found if {arm for pair in found for arm in pair} == {*contrast.weights} else []
+
+
+def _on_axis(
+    both: Sequence[tuple[list[Run], list[Run]]], twins: Sequence[tuple[str, str]], key: str, axis: str
+) -> Cost | None:
     used, pairs, bases = [], [], []
     for treated, control in both:
         ends = [np.mean([run.series(axis).max() for run in side]) for side in (treated, control)]
-        curves = [_mean(measured(run, key, axis) for run in side) for side in (treated, control)]
-        if all(end > 0 for end in ends) and all(curve.at_every_step for curve in curves):
+        curves = {run.arm: measured(run, key, axis) for run in (*treated, *control)}
+        if all(end > 0 for end in ends) and all(curve.at_every_step for curve in curves.values()):
             # Ratios are averaged as logs: twice and half must average to 1.
             used.append(np.log(ends[0] / ends[1]))
-            pairs.append((curves[0], curves[1]))
+            pairs.append([(curves[ours], curves[theirs]) for ours, theirs in twins])
             bases.append(control[0].base)
-    return Cost(float(np.exp(np.mean(used))), needed(pairs, bases)) if pairs else None
+    return Cost(float(np.exp(np.mean(used))), needed(pairs, bases)) if used else None
 
 
 QUARTERS = 4
@@ -109,29 +123,32 @@ QUARTERS = 4
 def at_equal_tokens(
     runs: Runs, contrast: Contrast, key: str, budgets: Sequence[float] = ()
 ) -> list[tuple[float, Estimate]]:
-    """(tokens, difference where both sides have generated as many), at every budget that all pairs were measured at.
+    """(tokens, difference where every arm has generated as many), at every budget that all runs were measured at.
 
-    The gap at one budget is a point of a curve that may be steep and change its sign, so that none is given alone.
+    Each run is read at the budget, and its arm's value enters with its weight. The gap at one budget is a point of a
+    curve that may be steep and change its sign, so that none is given alone.
 
     key: a metric that is measured at every step (`per_step_metric`).
-    budgets: the registered ones; none: four equal parts of the largest that every pair was measured at, which depends
+    budgets: the registered ones; none: four equal parts of the largest that every run was measured at, which depends
         on the data.
     """
     found = sides((run for run in runs.usable if not run.has_nonfinite(key)), contrast)
-    pairs = [[_mean(measured(run, key, "tokens_generated") for run in side) for side in both] for both in found]
-    if not pairs or not all(curve.at_every_step for pair in pairs for curve in pair):
+    curves = [[[measured(run, key, "tokens_generated") for run in side] for side in both] for both in found]
+    each = [curve for both in curves for side in both for curve in side]
+    if not each or not all(curve.at_every_step for curve in each):
         return []
     bases = [control[0].base for _, control in found]
-    size = _size(contrast)
-    # No extrapolation: beyond it some pair was not measured.
-    end = min(curve.places[-1] for pair in pairs for curve in pair)
+    # No extrapolation: beyond it some run was not measured. All runs or none, or the points of one curve would be about
+    # different bases and arms.
+    end = float(min(curve.places[-1] for curve in each))
     points = []
-    for budget in budgets or [float(end) * part / QUARTERS for part in range(1, QUARTERS + 1)]:
-        values = [[value_at(curve, budget) for curve in pair] for pair in pairs]
-        gaps = [size * (ours - theirs) for ours, theirs in values if ours is not None and theirs is not None]
-        # All pairs or none, or the points of one curve would be about different bases.
-        if len(gaps) == len(pairs):
-            points.append((float(budget), t_interval(per_base(gaps, bases))))
+    for budget in budgets or [end * part / QUARTERS for part in range(1, QUARTERS + 1)]:
+        if budget <= end:
+            ours, theirs = (
+                np.array([np.mean([value_at(curve, budget) for curve in both[side]]) for both in curves])
+                for side in (0, 1)
+            )
+            points.append((float(budget), t_interval(per_base(_size(contrast) * (ours - theirs), bases))))
     return points
 
 
@@ -168,34 +185,34 @@ def _after(run: Run, key: str, mark: int) -> float | None:
     return float(curve.values[passed[0]]) if len(passed) else None
 
 
-def _mean(curves: Iterable[Measured]) -> Measured:
-    """The mean arm of a side: budget and metric averaged over its arms at each step that all of them measured."""
-    each = list(curves)
-    steps = np.array(sorted(set.intersection(*(set(curve.steps.tolist()) for curve in each))), dtype=int)
-    at = [np.searchsorted(curve.steps, steps) for curve in each]
-    places = np.mean([curve.places[rows] for curve, rows in zip(each, at, strict=True)], axis=0)
-    return Measured(steps, places, np.mean([c.values[rows] for c, rows in zip(each, at, strict=True)], axis=0))
-
-
-def needed(pairs: Sequence[tuple[Measured, Measured]], bases: Sequence[str]) -> Needed | None:
+def needed(seeds: Sequence[Sequence[tuple[Measured, Measured]]], bases: Sequence[str]) -> Needed | None:
     """The multiple of its control's budget that the treated run needs to the level that its control ends on.
 
     A pair that never gets there counts with the whole budget of its treated run. That is less than it would need, so
     the mean and the lower end of its interval are lower bounds, and there is no upper end.
+
+    seeds: (treated, control) of each seed: one pair, or in a factorial each arm with its twin.
     """
-    logs, of, never = [], [], 0
-    for (treated, control), base in zip(pairs, bases, strict=True):
-        # Nondecreasing fits: a noisy curve first crosses a level too early.
-        ours, theirs = rising(treated), rising(control)
-        level = float(theirs.values[-1])
-        own, spent = first_reach(theirs, level), first_reach(ours, level)
-        if not own or spent == 0:
-            continue
-        never += spent is None
-        logs.append(np.log((float(ours.places[-1]) if spent is None else spent) / own))
-        of.append(base)
+    found = [[ratio for treated, control in pairs if (ratio := _ratio(treated, control))] for pairs in seeds]
+    # The pairs of one seed are no units: they share their base policy and their noise.
+    logs = [float(np.mean([np.log(ratio) for ratio, _ in ratios])) for ratios in found if ratios]
     if not logs:
         return None
-    found = t_interval(per_base(logs, of))
-    low, high = (None if end is None else float(np.exp(end)) for end in (found.low, found.high))
-    return Needed(float(np.exp(found.mean)), low, None if never else high, never, len(logs), len(pairs) - len(logs))
+    over = t_interval(per_base(logs, [base for base, ratios in zip(bases, found, strict=True) if ratios]))
+    never = sum(not reached for ratios in found for _, reached in ratios)
+    low, high = (None if end is None else float(np.exp(end)) for end in (over.low, over.high))
+    pairs = sum(map(len, found))
+    left_out = sum(map(len, seeds)) - pairs
+    return Needed(float(np.exp(over.mean)), low, None if never else high, never, pairs, left_out)
+
+
+def _ratio(treated: Measured, control: Measured) -> tuple[float, bool] | None:
+    """(budget to the control's last level over that of the control, whether the treated run gets there); None where
+    there is no rise to reach."""
+    # Nondecreasing fits: a noisy curve first crosses a level too early.
+    ours, theirs = rising(treated), rising(control)
+    level = float(theirs.values[-1])
+    own, spent = first_reach(theirs, level), first_reach(ours, level)
+    if not own or spent == 0:
+        return None
+    return (float(ours.places[-1]) if spent is None else spent) / own, spent is not None

@@ -48,7 +48,10 @@ def referee(
     evidence = [_evidence(change, sign, ledger.source) for change in changes]
     level, looks = alpha or ledger.alpha or 0.05, ledger.looks or planned_looks(most)
     differences = [[sign * d for d in change.differences] for change in changes]
-    claimed = [known[: change.counted] for change, known in zip(changes, differences, strict=True)]
+    claimed = [
+        known if change.counted is None else [sign * d for d in change.counted]
+        for change, known in zip(changes, differences, strict=True)
+    ]
     # What a family registered counts in its error, also before it has a pair.
     decided = decisions([*claimed, *[[]] * ledger.absent], looks, level)[: len(changes)]
     rows = []

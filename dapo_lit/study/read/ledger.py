@@ -68,8 +68,8 @@ class Change:
     """One number for each complete pair, or for each row."""
     incomplete: int = 0
     """Pairs with one run so far."""
-    counted: int | None = None
-    """The first so many pairs count for a claim: those before a registered one that is missing; None: all."""
+    counted: list[float] | None = None
+    """Of a study, the differences that a claim counts (`Plan.counted`), one a base policy; None: those of all pairs."""
 
     @property
     def differences(self) -> list[float]:

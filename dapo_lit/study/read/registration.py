@@ -126,7 +126,7 @@ class Plan:
     budget: Mapping[str, Number | None] | None = None
     """Limits on steps, tokens_generated and wall_s; a run ends at the first that it reaches."""
     budgets: Seeds = ()
-    """Generated tokens at which differences are reported where both sides have generated as many; empty: none named."""
+    """Generated tokens at which differences are reported where every run has generated as many; empty: none named."""
     alpha: Level = 0.05
     declared: Texts = ()
     """Config keys in which arms may differ, in addition to the switches."""
@@ -143,6 +143,23 @@ class Plan:
         if plan.arms and (unknown := sorted(compared - {*plan.arms})):
             raise StudyError(f"{place}: its families compare {unknown[0]!r}, which is not among its arms")
         return plan
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """Numbers of base policies after which a study looks; none where it looks once, at all registered seeds."""
+        return tuple((self.stopping or {}).get("looks", ()))
+
+    def counted(self, seeds: Collection[int]) -> list[int]:
+        """Of the seeds that a comparison has, those that its verdict may count, in the order in which they count.
+
+        A study that looks once counts the registered seeds, and none while one of them is missing: its cell failed, or
+        trains on another machine. Seeds that were added later count at no look of it. One that looks several times
+        counts up to the first registered seed that is missing. So no verdict depends on which cell is late.
+        """
+        if len(self.looks) > 1:
+            return counted_seeds(seeds, self.seeds)
+        registered = sorted(self.seeds or seeds)
+        return registered if {*registered} <= {*seeds} else []
 
     @property
     def digest(self) -> str:

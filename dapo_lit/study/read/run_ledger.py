@@ -22,12 +22,13 @@ def ledger_of_study(folders: Sequence[Path], metric: str | None = None, referenc
     runs = load(*folders)
     plan, _ = read_plan(study_folder(folders[0]))
     key = primary_metric(runs, metric or (plan.metric if plan else None))
-    control, seeds = reference or (plan.reference if plan else None), plan.seeds if plan else ()
-    found = _ledger(runs, key, control, ", ".join(map(str, folders)), "study", seeds)
+    control = reference or (plan.reference if plan else None)
+    found = _ledger(runs, key, control, ", ".join(map(str, folders)), "study", None if plan and plan.pilot else plan)
     late = [
-        f"{change.name}: a registered seed has no pair yet, and a claim counts those before it: {change.counted}"
+        f"{change.name}: a registered seed has no pair yet, or pairs were added to the registered ones, and a claim "
+        f"counts {len(change.counted)} of {len(change.pairs)}"
         for change in found.changes
-        if change.counted is not None and change.counted < len(change.pairs)
+        if change.counted is not None and len(change.counted) < len(change.pairs)
     ]
     return Ledger(**{**vars(found), **_promises(plan, found), "notes": (*found.notes, *late, *runs.warnings)})
 
@@ -45,8 +46,9 @@ def _promises(plan: Plan | None, found: Ledger) -> Mapping[str, object]:
     """What a study registered of its looks and its error, and whether these comparisons are among its families'."""
     if plan is None or plan.pilot:
         return {}
-    stopping = plan.stopping or {}
-    looks = stopping.get("looks") or ((stopping["pairs"],) if "pairs" in stopping else None)
+    # One look is at all registered seeds: at as many base policies as they turned out to have.
+    counted = [len(change.counted or ()) for change in found.changes]
+    looks = plan.looks or (max(counted, default=0) or len(plan.seeds),)
     for family in plan.families:
         held = [one.weights for one in family.contrasts if one.outcome == found.metric and one.steps is None]
         if all(any(_compares(weights, change.name, found.reference) for weights in held) for change in found.changes):
@@ -61,9 +63,7 @@ def _compares(weights: Mapping[str, float], arm: str, reference: str | None) -> 
     return weights in ({arm: 1.0, reference: -1.0}, {arm: -1.0, reference: 1.0})
 
 
-def _ledger(
-    runs: Runs, key: str, reference: str | None, source: str, kind: str, registered: Sequence[int] = ()
-) -> Ledger:
+def _ledger(runs: Runs, key: str, reference: str | None, source: str, kind: str, plan: Plan | None = None) -> Ledger:
     table = scores(runs, key)
     control = reference or next(iter(runs.arms))
     if control not in table:
@@ -73,9 +73,7 @@ def _ledger(
     minutes = _minutes(runs)
     base_of = bases(runs)
     changes = [
-        _change(arm, table[arm], table[control], base_of, minutes, control, registered)
-        for arm in table
-        if arm != control
+        _change(arm, table[arm], table[control], base_of, minutes, control, plan) for arm in table if arm != control
     ]
     return Ledger(source, kind, tuple(changes), key, control, "minutes" if minutes else "runs")
 
@@ -98,27 +96,40 @@ def _change(
     base_of: Mapping[int, str],
     minutes: Mapping[tuple[str, int], float],
     reference: str,
-    registered: Sequence[int],
+    plan: Plan | None,
 ) -> Change:
-    shared = [seed for seed in treated if seed in control]
-    there = counted_seeds(shared, registered)
-    seeds = [*there, *sorted({*shared} - {*there})]
+    seeds = counted_seeds({*treated} & {*control}, plan.seeds if plan else ())
+    seeds += sorted({*treated} & {*control} - {*seeds})
     if not seeds:  # other seeds on each side
         runs = [(arm, seed) for seed in treated] + [(reference, seed) for seed in control]
         costs = [minutes.get(run, RUNS_A_PAIR / 2) for run in runs]
         return Change(arm, treated=list(treated.values()), control=list(control.values()), costs=costs)
-    # The unit is the base policy: seeds that share one are averaged, unless all do.
-    groups = {str(seed): [seed] for seed in seeds}
-    units = dict.fromkeys(base_of[seed] for seed in seeds)
-    if 1 < len(units) < len(seeds):
-        groups = {base: [seed for seed in seeds if base_of[seed] == base] for base in units}
-    pairs = [
-        Pair(name, sum(treated[s] for s in group) / len(group), sum(control[s] for s in group) / len(group))
-        for name, group in groups.items()
-    ]
+    groups = _units(seeds, base_of)
+    pairs = _pairs(groups, treated, control)
     costs = [
         sum(minutes[arm, s] + minutes[reference, s] for s in group) if minutes else RUNS_A_PAIR * len(group)
         for group in groups.values()
     ]
-    counted = sum(1 for group in groups.values() if group[0] in there)
+    counted = None
+    if plan:
+        counted = [
+            pair.treated - pair.control for pair in _pairs(_units(plan.counted(seeds), base_of), treated, control)
+        ]
     return Change(arm, pairs, costs=costs, incomplete=len({*treated} ^ {*control}), counted=counted)
+
+
+def _units(seeds: Sequence[int], base_of: Mapping[int, str]) -> Mapping[str, Sequence[int]]:
+    """The seeds of each unit, a base policy: seeds that share one are averaged, unless all do."""
+    units = dict.fromkeys(base_of[seed] for seed in seeds)
+    if 1 < len(units) < len(seeds):
+        return {base: [seed for seed in seeds if base_of[seed] == base] for base in units}
+    return {str(seed): [seed] for seed in seeds}
+
+
+def _pairs(
+    units: Mapping[str, Sequence[int]], treated: Mapping[int, float], control: Mapping[int, float]
+) -> list[Pair]:
+    return [
+        Pair(name, sum(treated[s] for s in seeds) / len(seeds), sum(control[s] for s in seeds) / len(seeds))
+        for name, seeds in units.items()
+    ]

@@ -147,7 +147,8 @@ def cost_table(results: Results, found: Sequence[Contrast]) -> list[Part]:
     caption = (
         "Budget of whole runs, with over without; and how many times its control's budget a run needs to the level "
         f"that its control ends on. Read off {in_words(key)} at every step, on problems not visited before, pair by "
-        'pair; geometric means and 95 % t-intervals over base policies. "At least": in some pairs the run never gets '
+        "pair, in a factorial each arm with the one that differs in the technique only (half of one has none); "
+        'geometric means and 95 % t-intervals over base policies. "At least": in some pairs the run never gets '
         "there and counts with its whole budget. Generated tokens include those of discarded groups; seconds are those "
         "of the machine, with whatever else ran on it."
     )
@@ -174,7 +175,7 @@ def marks_table(results: Results, found: Sequence[Contrast]) -> list[Part]:
 
 
 def curve_table(results: Results, found: Sequence[Contrast], key: str) -> list[Part]:
-    """Differences where both sides have generated as many tokens: at the registered budgets, or along the range."""
+    """Differences where all runs have generated as many tokens: at the registered budgets, or along the range."""
     registered = results.plan.budgets if results.plan else ()
     rows = [
         [contrast_name(contrast), rounded(tokens), with_interval(key, at.mean, at.low, at.high)]
@@ -182,10 +183,10 @@ def curve_table(results: Results, found: Sequence[Contrast], key: str) -> list[P
         for tokens, at in at_equal_tokens(results.runs, contrast, key, registered)
     ]
     budgets = (
-        "registered budgets" if registered else "quarters of the largest budget that all pairs reach, not registered"
+        "registered budgets" if registered else "quarters of the largest budget that all runs reach, not registered"
     )
     caption = (
-        f"Difference in {in_words(key)} ({unit(key) or 'its unit'}) where both sides have generated as many tokens: "
+        f"Difference in {in_words(key)} ({unit(key) or 'its unit'}) where every run has generated as many tokens: "
         f"{budgets}. A gap at one budget is a point of a curve that may be steep; 95 % t-intervals over base policies."
     )
     return [Table("equal_tokens", caption, ["comparison", "tokens generated", "difference"], rows)] if rows else []
