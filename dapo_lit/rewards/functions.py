@@ -119,7 +119,10 @@ def _checked(score: Score) -> Score:
     """The score in plain types, which alone can be sent; raises NoVerdictError."""
     correct = _number(score.correct)
     if correct not in (0.0, 1.0):
-        raise NoVerdictError(f"returned a Score with correct={_shown(score.correct)}, not True or False")
+        raise NoVerdictError(
+            f"returned {correct:g} as what counts as correct (Score.correct, verl's `acc`, OpenRLHF's `scores`), not "
+            "True or False, 1 or 0"
+        )
     if score.answer is not None and not isinstance(score.answer, str):
         raise NoVerdictError(f"returned a Score with answer={_shown(score.answer)}, not a text")
     if score.error is not None and not isinstance(score.error, str):

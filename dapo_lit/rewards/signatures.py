@@ -192,12 +192,13 @@ def _of_verl(result: Any) -> Any:
     if "acc" not in result:
         return result["score"]
     answer = result.get("pred")
-    return Score(bool(result["acc"]), float(result["score"]), answer if isinstance(answer, str) else None)
+    # As they are: `call_function` judges what every signature returns, and bool("False") would be a verdict.
+    return Score(result["acc"], result["score"], answer if isinstance(answer, str) else None)
 
 
 def as_openrlhf_calls(function: Callable[..., Any], parameters: Mapping[str, inspect.Parameter]) -> RewardFunction:
     """OpenRLHF: `(queries, prompts, labels)`, a query being the prompt and its completion: numbers, or
-    `{"rewards": ..., "scores": ...}`, where a score of 1 is right."""
+    `{"rewards": ..., "scores": ...}`, where a score of 1 is right and one of 0 wrong."""
 
     @wraps(function)
     def call(problems: Sequence[RewardProblem], texts: Sequence[str]) -> Any:
@@ -213,6 +214,6 @@ def as_openrlhf_calls(function: Callable[..., Any], parameters: Mapping[str, ins
         if rewards is None or result.get("scores") is None:
             return rewards if rewards is not None else result.get("scores")
         pairs = zip(rewards, result["scores"], strict=True)
-        return [Score(float(score) == 1.0, float(reward)) for reward, score in pairs]
+        return [Score(score, reward) for reward, score in pairs]  # as they are, like verl's `acc`
 
     return call
