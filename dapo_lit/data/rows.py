@@ -10,7 +10,7 @@ digit). It also stops at the first line that it cannot parse, and takes sub-fold
 import csv
 import datetime
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -115,6 +115,23 @@ def read_rows(file: Path, bad_rows: BadRows) -> Iterator[Row]:
             raise DataError(f"{file}: cannot read {other or 'a file without suffix'}; use one of {', '.join(SUFFIXES)}")
 
 
+def named_once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """A mapping of its pairs of name and value; ValueError for a name that occurs twice.
+
+    `dict` would keep the last, and which one is meant is not known.
+
+    >>> named_once([("answer", "5"), ("answer", "6")])
+    Traceback (most recent call last):
+    ValueError: has `answer` twice; give one of them another name, or remove it
+    """
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"has `{name}` twice; give one of them another name, or remove it")
+        found[name] = value
+    return found
+
+
 def _read_jsonl(file: Path, bad_rows: BadRows) -> Iterator[Row]:
     with file.open("rb") as lines:
         for number, raw in enumerate(lines, start=1):
@@ -138,7 +155,7 @@ def _read_json(file: Path, bad_rows: BadRows) -> Iterator[Row]:
         yield from _read_jsonl(file, bad_rows)
         return
     try:
-        rows = json.loads(file.read_text(encoding="utf-8-sig"))
+        rows = json.loads(file.read_text(encoding="utf-8-sig"), object_pairs_hook=named_once)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{file}: not readable as JSON ({error})") from None
     for number, fields in enumerate(rows, start=1):
@@ -151,12 +168,13 @@ def _read_json(file: Path, bad_rows: BadRows) -> Iterator[Row]:
 
 def _json_object(row: Row, text: str) -> dict[str, object]:
     try:
-        fields = json.loads(text)
+        fields = json.loads(text, object_pairs_hook=named_once)
     except json.JSONDecodeError as error:
         raise row.error(
             f"not valid JSON ({error.msg} at column {error.colno}); every line must be one JSON object"
         ) from None
-    except (ValueError, RecursionError) as error:  # integers of thousands of digits, thousands of brackets
+    # A name that occurs twice, integers of thousands of digits, thousands of brackets.
+    except (ValueError, RecursionError) as error:
         raise row.error(f"not readable as JSON ({error})") from None
     if not isinstance(fields, dict):
         raise row.error(f"a JSON {type(fields).__name__}; every line must be one JSON object")
@@ -183,6 +201,11 @@ def _read_csv(file: Path, bad_rows: BadRows) -> Iterator[Row]:
                     other = next((sign for sign in (";", "\t", "|") if sign in "".join(cells[:1])), None)
                     if len(cells) == 1 and other:
                         raise DataError(f"{file}: its columns are separated by {other!r}; save it with commas")
+                    try:
+                        # A spreadsheet writes columns without a name, which nothing reads.
+                        named_once((name, None) for name in header if name)
+                    except ValueError as error:
+                        raise row.error(f"the header {error}") from None
                     continue
                 with bad_rows:
                     if len(cells) != len(header):
@@ -260,9 +283,11 @@ def _rows(file: Path, batches: Iterator[pa.RecordBatch], form: str) -> Iterator[
     try:
         for batch in batches:
             # float16 and float32: `float` and `halffloat` in a type's text, also inside of a nested one
-            short = {column.name: column.type for column in batch.schema if "float" in str(column.type)}
+            types = named_once((column.name, column.type) for column in batch.schema)
+            short = {name: kind for name, kind in types.items() if "float" in str(kind)}
             for number, fields in enumerate(batch.to_pylist(), start=number + 1):  # noqa: B020
                 fields |= {key: _shortest(fields[key], kind) for key, kind in short.items()}
                 yield Row(file, f"row {number}", {key: plain(value) for key, value in fields.items()})
-    except (pa.ArrowException, OSError) as error:
+    # A ValueError: two columns, or two fields of a struct, have one name.
+    except (pa.ArrowException, ValueError, OSError) as error:
         raise DataError(f"{file}: not readable as {form} ({error})") from None

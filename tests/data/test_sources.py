@@ -155,6 +155,25 @@ def test_a_file_that_cannot_be_read_is_named_with_the_place(tmp_path, named):
     assert named in message_of(str(tmp_path / name))
 
 
+@pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl", "rows.json", "rows.parquet"])
+def test_a_name_that_occurs_twice_is_refused_as_which_one_is_meant_is_not_known(tmp_path, name):
+    row = '{"problem": "2 + 3?", "answer": "5", "answer": "6"}'
+    texts = {"csv": "problem,answer,answer\n2 + 3?,5,6\n", "jsonl": row, "json": f"[{row}]"}
+    file = tmp_path / name
+    if name == "rows.parquet":
+        pq.write_table(pa.table([["2 + 3?"], ["5"], ["6"]], names=["problem", "answer", "answer"]), file)
+    else:
+        file.write_text(texts[name.removeprefix("rows.")])
+    message = message_of(str(file))
+    assert message.startswith(str(file))
+    assert "has `answer` twice" in message
+
+
+def test_columns_of_a_spreadsheet_that_have_no_name_are_no_repetition(tmp_path):
+    (tmp_path / "rows.csv").write_text("problem,answer,,\n2 + 3?,5,,\n")
+    assert load_problems(str(tmp_path / "rows.csv")) == [Problem("rows-0", "2 + 3?", "5")]
+
+
 def test_a_row_of_parquet_is_named_by_its_number_and_an_id_by_both_places(tmp_path, write_jsonl):
     pq.write_table(pa.Table.from_pylist([SUM, {"problem": "?", "answer": None}]), tmp_path / "rows.parquet")
     assert "rows.parquet, row 2: " in message_of(str(tmp_path / "rows.parquet"))
