@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -228,12 +229,27 @@ def is_number(cell: str) -> bool:
     return True
 
 
+def number_text(value: int | float | Decimal) -> str:
+    """A finite number by its value, whichever type the column has: no zeros at the end, no point after a whole one.
+
+    >>> [number_text(number) for number in (72, 72.0, Decimal("72.00"), 2.5, Decimal("2.50"), Decimal("-0.0"))]
+    ['72', '72', '72', '2.5', '2.5', '0']
+    """
+    if isinstance(value, Decimal):
+        text = f"{value:f}" if value else "0"
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    # Above 2**53 the digits of a float would be more than are known of the number.
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return str(int(value))
+    return str(value)
+
+
 def plain(value: Any) -> Any:
     """A value as JSON has it: times in ISO 8601, bytes as the UTF-8 text that they are, other values that JSON does not
-    have (a decimal, a UUID) as text.
+    have as text: a decimal by its value, a UUID.
 
-    >>> plain([datetime.date(2026, 1, 2), {"raw": b"2 + 3"}, b"\\xff"])
-    ['2026-01-02', {'raw': '2 + 3'}, {'bytes': 'ff'}]
+    >>> plain([datetime.date(2026, 1, 2), {"raw": b"2 + 3"}, b"\\xff", Decimal("42.00")])
+    ['2026-01-02', {'raw': '2 + 3'}, {'bytes': 'ff'}, '42']
     """
     return json.loads(json.dumps(value, default=_as_json))
 
@@ -241,6 +257,8 @@ def plain(value: Any) -> Any:
 def _as_json(value: Any) -> str | dict[str, str]:
     if isinstance(value, datetime.date | datetime.time):  # pandas' timestamps too
         return value.isoformat()
+    if isinstance(value, Decimal):
+        return number_text(value)
     if not isinstance(value, bytes):
         return str(value)
     try:

@@ -26,7 +26,7 @@ from itertools import chain
 
 from dapo_lit.data.hub import resolve_files
 from dapo_lit.data.problem import Problem
-from dapo_lit.data.rows import BadRows, DataError, Row, RowError, read_rows
+from dapo_lit.data.rows import BadRows, DataError, Row, RowError, number_text, read_rows
 from dapo_lit.data.selection import SelectionReport, deduplicate
 from dapo_lit.data.templates import PromptTemplate
 from dapo_lit.errors import suggestion
@@ -69,15 +69,13 @@ class FieldChecks:
         return read[-1]["content"], tuple(read[:-1])
 
     def answer(self, row: Row, key: str, value: object, *, needs: str = "`problem` and `answer`") -> str:
-        """The answer as text without surrounding blanks; a number becomes text, 72.0 the text 72."""
+        """The answer as text without surrounding blanks; a number becomes the text of its value, 72.0 the text 72."""
         if value is None:
             raise _absent(row, key, needs)
-        if isinstance(value, float) and math.isfinite(value):
-            text = str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
-        elif isinstance(value, str):
+        if isinstance(value, str):
             text = _encodable(row, key, value.strip())
-        elif isinstance(value, int) and not isinstance(value, bool):
-            text = str(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf:
+            text = number_text(value)
         else:
             raise row.error(f"`{key}` is {_kind(value)}; write the answer as text or as a number")
         if not text:
