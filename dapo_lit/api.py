@@ -185,7 +185,7 @@ def train(
     if reward is not None:
         given += [] if (path := _function(reward)) else [f"reward={reward}"]
         keys |= {"reward.function": path} if path else {}
-    given += [setting(key, value) for key, value in (keys | dict(settings or {})).items()]
+    given += _settings(keys | dict(settings or {}))
     config = compose(*given)
     folder = config.folder(arm_of(config))
     _command("train", *given, quiet=quiet)
@@ -210,7 +210,7 @@ def multirun(
     """
     given = {"study_name": study_name, "runs_dir": str(runs_dir)} | dict(settings or {})
     swept = [f"seed={','.join(map(str, seeds))}"] if seeds is not None else []
-    _command("train", "-m", *overrides, *swept, *(setting(key, value) for key, value in given.items()), quiet=quiet)
+    _command("train", "-m", *overrides, *swept, *_settings(given), quiet=quiet)
     folder = Path(runs_dir) / study_name
     return StudyResult(folder, folder / "report" / "report.html")
 
@@ -237,9 +237,7 @@ def ablate(
     options = ["--model", str(model), "--data", file]
     if reward is not None:
         options += ["--reward", _function(reward) or str(reward)]
-    _command(
-        "ablate", technique, *options, *overrides, *(setting(key, value) for key, value in given.items()), quiet=quiet
-    )
+    _command("ablate", technique, *options, *overrides, *_settings(given), quiet=quiet)
     folder = Path(runs_dir) / str(given["study_name"])
     return StudyResult(folder, folder / "report" / "report.html")
 
@@ -255,6 +253,18 @@ def report(
     out = Path(output) if output is not None else first / "report"
     _command("report", *map(str, (folder, *others)), f"output={out}", incomplete=(3,), quiet=quiet)
     return StudyResult(first, out / "report.html")
+
+
+def _settings(values: Mapping[str, Any]) -> list[str]:
+    """Keys and values as overrides.
+
+    >>> _settings({"seed": 1, "algorithm.loss_options": {"width": 0.3}})
+    ['seed=1', '++algorithm.loss_options={width: 0.3}']
+    """
+    from dapo_lit.config import is_free
+
+    # Hydra takes a key that is new in a free mapping, such as an option of one's own loss, with a plus only.
+    return [setting(f"++{key}" if is_free(key) else key, value) for key, value in values.items()]
 
 
 def _file_of(data: Data, runs_dir: Path) -> str:

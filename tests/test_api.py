@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from command_line import SMALL, run_cli
 
-from dapo_lit import api, report, train
+from dapo_lit import api, compose, report, train
 from dapo_lit.errors import UserError
 
 EXPERIMENT, *SETTINGS = SMALL
@@ -59,6 +59,20 @@ def test_a_mistake_is_the_commands_message(tmp_path: Path) -> None:
         train("four_sums", reward=lambda prompts, completions: [], runs_dir=tmp_path)
 
 
+def test_settings_reach_free_mappings_and_flags_and_overrides_the_command(tmp_path: Path, monkeypatch) -> None:
+    given: list[str] = []
+    monkeypatch.setattr(api, "_command", lambda name, *arguments, quiet: given.extend(arguments))
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\ndefaults: [four_sums]\n")
+    loss = {"algorithm.loss": "my_losses.wide", "algorithm.loss_options": {"width": 0.3}, "callbacks.mine.deep": 1}
+    train("mine", f"--config-dir={tmp_path}", settings=loss)
+    config = compose(*given).model_dump()
+    assert config["algorithm"]["loss_options"] == {"width": 0.3}
+    assert config["callbacks"] == {"mine": {"deep": 1}}
+    with pytest.raises(UserError, match="seed=1,2: several values"):
+        train("four_sums", "seed=1,2")
+
+
 def test_a_run_or_a_study_that_is_not_there_is_named(tmp_path: Path) -> None:
     run, study = api.Run(tmp_path / "none"), api.StudyResult(tmp_path / "none", tmp_path / "none" / "report.html")
     for read in (lambda: run.metrics, lambda: run.config, lambda: study.effects, lambda: study.runs, run.plot):
@@ -74,7 +88,6 @@ def test_a_run_or_a_study_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_rows_and_a_function_of_ones_own_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dapo_lit.build.components import RunComponents
-    from dapo_lit.cli.command import compose
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
