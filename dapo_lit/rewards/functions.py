@@ -6,14 +6,13 @@ module may have a function `prepare()`, called once a worker before any deadline
 and a number `MEMORY_MB`, the address space a worker needs for it.
 """
 
-import importlib.util
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 
-from dapo_lit.imports import check_given
+from dapo_lit.imports import check_path
 from dapo_lit.rewards.score import Score
 
 LENGTH_CHARS = 4000
@@ -40,20 +39,6 @@ RewardFunction = Callable[[Sequence[RewardProblem], Sequence[str]], Sequence[Sco
 
 class NoVerdictError(ValueError):
     """A reward function returned something that is not a score; the message says what."""
-
-
-def check_path(path: str) -> None:
-    """Raises ValueError if `path` is no `package.module.function` of an importable module; does not import it."""
-    module, _, name = path.rpartition(".")
-    if not module or not all(part.isidentifier() for part in path.split(".")):
-        raise ValueError(f"{path!r} is not a path to a function; write package.module.function")
-    check_given(path)  # before find_spec, which imports the packages above the module
-    try:
-        found = importlib.util.find_spec(module)
-    except ModuleNotFoundError:
-        found = None
-    if found is None:
-        raise ValueError(f"the module {module!r} of the function {name!r} is not found; is its folder on PYTHONPATH?")
 
 
 def needed_memory_mb(function: RewardFunction) -> int:
@@ -143,7 +128,7 @@ def _shown(value: object) -> str:
 
 
 def check_weights(weights: Mapping[str, float]) -> None:
-    """Raises ValueError for weights without `correctness`, that are not finite, or of functions that do not exist."""
+    """Raises ValueError for weights without `correctness`, that are not finite, or of functions without a module."""
     if "correctness" not in weights:
         raise ValueError(
             "weights must name 'correctness' (0 keeps it out of the value: dynamic sampling still needs it)"

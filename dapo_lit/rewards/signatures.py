@@ -6,15 +6,13 @@ with the lines that adapt it.
 """
 
 import asyncio
-import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from pathlib import Path
 from typing import Any
 
-from dapo_lit.imports import named_object
+from dapo_lit.imports import module_file, named_object
 from dapo_lit.rewards.functions import RewardFunction, RewardProblem
 from dapo_lit.rewards.score import Score
 
@@ -31,7 +29,7 @@ CHAT_ERRORS = ("string indices must be integers", "'str' object has no attribute
 def load_function(path: str) -> RewardFunction:
     """The function at `package.module.function`, after its module's `prepare()` if there is one.
 
-    Raises AttributeError, ImportError, TypeError (a signature that is not known), or what the module raises.
+    Raises NamedError, TypeError (a signature that is not known), or what `prepare()` raises.
     """
     function = named_object(path)
     if not callable(function):
@@ -108,12 +106,11 @@ def asks_for_groups(path: str) -> bool:
     reward."""
     import ast
 
-    module, _, name = path.rpartition(".")
-    spec = importlib.util.find_spec(module)
-    if spec is None or spec.origin is None or not Path(spec.origin).is_file() or not spec.origin.endswith(".py"):
+    file, name = module_file(path), path.rpartition(".")[2]
+    if file is None or file.suffix != ".py":
         return False
     try:
-        tree = ast.parse(Path(spec.origin).read_bytes())
+        tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError):  # the worker that imports it says so
         return False
     defined = (node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
