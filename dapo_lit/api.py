@@ -291,15 +291,26 @@ def _file_of(data: Data, runs_dir: Path) -> str:
 
 
 def _function(reward: Reward) -> str | None:
-    """The dotted path of a function; None for a rule's name."""
+    """The dotted path of a function or another callable object; None for a rule's name."""
     if isinstance(reward, str):
         return reward if "." in reward else None
-    if reward.__module__ == "__main__" or "<" in reward.__qualname__:
-        raise UserError(
-            f"reward={reward.__qualname__}: the workers that score answers cannot import it; write it into a file, "
-            "such as my_reward.py, and give my_reward.score"
-        )
-    return f"{reward.__module__}.{reward.__qualname__}"
+    # By identity: an object or a `partial` has no name of its own, and that of a function may mean another by now. Not
+    # in the script or notebook itself, whose names the interpreter may keep in `builtins` too.
+    names = {
+        module: name
+        for module, held in list(sys.modules.items())
+        if held is not sys.modules["__main__"] and module != "builtins"
+        for name, value in reversed(list(getattr(held, "__dict__", {}).items()))  # of several the first: its `def`
+        if value is reward
+    }
+    if names:
+        defined_in = getattr(reward, "__module__", None)
+        module = defined_in if defined_in in names else next(iter(names))
+        return f"{module}.{names[module]}"
+    raise UserError(
+        f"reward={getattr(reward, '__qualname__', reward)}: no module has it at its top, so the workers that score "
+        "answers cannot import it; write it into a file, such as my_reward.py, and give my_reward.score"
+    )
 
 
 def _command(name: str, *arguments: str, incomplete: tuple[int, ...] = (), quiet: bool = False) -> None:

@@ -1,5 +1,6 @@
 """The commands as functions: the runs of the command line, and results as objects."""
 
+import functools
 import inspect
 import json
 import os
@@ -14,6 +15,8 @@ from command_line import SMALL, run_cli
 
 from dapo_lit import api, compose, report, train
 from dapo_lit.errors import UserError
+from dapo_lit.rewards.functions import RewardProblem
+from dapo_lit.rewards.verifier import Verifier
 
 EXPERIMENT, *SETTINGS = SMALL
 NOT_COMPARED = ("perf/", "memory/", "wall_s", "time")
@@ -108,6 +111,35 @@ def test_rows_and_a_function_of_ones_own_train(tmp_path: Path, monkeypatch: pyte
     (file,) = Path("runs/data").iterdir()
     assert [json.loads(line) for line in file.open(encoding="utf-8")] == rows
     assert run.metrics["rollout/accuracy"].iloc[-1] > 0
+
+
+def test_a_reward_is_any_callable_that_a_module_has_at_its_top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "callable_rewards.py").write_text(
+        "import functools\n"
+        "def score(problems, completions, right='2'):\n"
+        "    return [text == right for text in completions]\n"
+        "other_name = score\n"
+        "part = functools.partial(score, right='3')\n"
+        "class Judge:\n"
+        "    def __call__(self, problems, completions):\n"
+        "        return [text == '4' for text in completions]\n"
+        "    @staticmethod\n"
+        "    def score(problems, completions): ...\n"
+        "judge = Judge()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import callable_rewards
+
+    for name, right in (("score", "2"), ("part", "3"), ("judge", "4")):
+        path = api._function(getattr(callable_rewards, name))
+        assert path == f"callable_rewards.{name}"
+        with Verifier(rule="numeric", extraction="number", function=path, workers=1) as made:
+            scores = made.score([(RewardProblem("p", "?", right), text) for text in "234"])
+        assert [score.correct for score in scores] == [text == right for text in "234"]
+    for nowhere in (callable_rewards.Judge.score, functools.partial(callable_rewards.score), callable_rewards.Judge()):
+        with pytest.raises(UserError, match="no module has it at its top") as refused:
+            api._function(nowhere)
+        assert "\n" not in str(refused.value)
 
 
 def test_rows_may_be_a_table_and_have_numbers_of_numpy(tmp_path: Path) -> None:
