@@ -38,6 +38,7 @@ class RewardError(UserError):
 LIBRARIES = (str(Path(__file__).parent), sysconfig.get_path("stdlib"), "<")
 """What the files start with whose lines say nothing about a mistake in a user's code; "<" is Python's importer."""
 MOST_CHARACTERS = 300
+"""Of the text of an error in someone else's code."""
 
 
 def described(error: BaseException) -> str:
@@ -46,9 +47,9 @@ def described(error: BaseException) -> str:
     >>> described(KeyError("answer")), described(AssertionError()), described(UserError("rows.csv, line 2: empty"))
     ("KeyError: 'answer'", 'AssertionError', 'rows.csv, line 2: empty')
     """
-    text = " ".join(str(error)[:MOST_CHARACTERS].split())
     if isinstance(error, UserError):
-        return text
+        return str(error)
+    text = " ".join(str(error)[:MOST_CHARACTERS].split())
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not f.filename.startswith(LIBRARIES) and "site-packages" not in Path(f.filename).parts]
     place = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""

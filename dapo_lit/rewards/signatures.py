@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
+from dapo_lit.errors import UserError
 from dapo_lit.imports import module_file, named_object
 from dapo_lit.rewards.functions import RewardFunction, RewardProblem
 from dapo_lit.rewards.score import Score
@@ -26,14 +27,18 @@ CHAT_ERRORS = ("string indices must be integers", "'str' object has no attribute
 """What a function says that takes TRL's conversational completions, lists of messages, where it gets texts."""
 
 
+class SignatureError(UserError, TypeError):
+    """A reward function that cannot be called as any trainer calls it; the message says what adapts it."""
+
+
 def load_function(path: str) -> RewardFunction:
     """The function at `package.module.function`, after its module's `prepare()` if there is one.
 
-    Raises NamedError, TypeError (a signature that is not known), or what `prepare()` raises.
+    Raises NamedError, SignatureError, or what `prepare()` raises.
     """
     function = named_object(path)
     if not callable(function):
-        raise TypeError(f"{path} is not a function but a {type(function).__name__}")
+        raise SignatureError(f"{path} is not a function but a {type(function).__name__}")
     prepare = getattr(sys.modules[path.rpartition(".")[0]], "prepare", None)
     if prepare is not None:
         prepare()
@@ -50,7 +55,7 @@ def adapted(function: Callable[..., Any], path: str) -> RewardFunction:
     # The trainer's side has looked for it in the source, and sends what is no group where it found nothing.
     if GROUPS in names and not asks_for_groups(path):
         module = path.rpartition(".")[0]
-        raise TypeError(
+        raise SignatureError(
             f"{path} asks for `{GROUPS}`, and {module} does not define it with `def`: name the module that does, or "
             f"define a function there that passes `{GROUPS}` on"
         )
@@ -70,7 +75,7 @@ def adapted(function: Callable[..., Any], path: str) -> RewardFunction:
     except TypeError:
         shown = ", ".join(map(str, parameters.values()))
         module, _, name = path.rpartition(".")
-        raise TypeError(
+        raise SignatureError(
             f"{path}({shown}) has none of the known signatures: (problems, completions), TRL's (prompts, completions, "
             "**columns), verl's (data_source, solution_str, ground_truth, extra_info), OpenRLHF's (queries, prompts, "
             f"labels). Adapt it in three lines: `from {module} import {name}`, `def reward(problems, completions):`, "
