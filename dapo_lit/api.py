@@ -185,7 +185,7 @@ def train(
     if reward is not None:
         given += [] if (path := _function(reward)) else [f"reward={reward}"]
         keys |= {"reward.function": path} if path else {}
-    given += [setting(key, value) for key, value in (keys | dict(settings or {})).items()]
+    given += _settings(keys | dict(settings or {}))
     config = compose(*given)
     folder = config.folder(arm_of(config))
     _command("train", *given, quiet=quiet)
@@ -210,7 +210,7 @@ def multirun(
     """
     given = {"study_name": study_name, "runs_dir": str(runs_dir)} | dict(settings or {})
     swept = [f"seed={','.join(map(str, seeds))}"] if seeds is not None else []
-    _command("train", "-m", *overrides, *swept, *(setting(key, value) for key, value in given.items()), quiet=quiet)
+    _command("train", "-m", *overrides, *swept, *_settings(given), quiet=quiet)
     folder = Path(runs_dir) / study_name
     return StudyResult(folder, folder / "report" / "report.html")
 
@@ -237,9 +237,7 @@ def ablate(
     options = ["--model", str(model), "--data", file]
     if reward is not None:
         options += ["--reward", _function(reward) or str(reward)]
-    _command(
-        "ablate", technique, *options, *overrides, *(setting(key, value) for key, value in given.items()), quiet=quiet
-    )
+    _command("ablate", technique, *options, *overrides, *_settings(given), quiet=quiet)
     folder = Path(runs_dir) / str(given["study_name"])
     return StudyResult(folder, folder / "report" / "report.html")
 
@@ -255,6 +253,18 @@ def report(
     out = Path(output) if output is not None else first / "report"
     _command("report", *map(str, (folder, *others)), f"output={out}", incomplete=(3,), quiet=quiet)
     return StudyResult(first, out / "report.html")
+
+
+def _settings(values: Mapping[str, Any]) -> list[str]:
+    """Keys and values as overrides.
+
+    >>> _settings({"seed": 1, "algorithm.loss_options": {"width": 0.3}})
+    ['seed=1', '++algorithm.loss_options={width: 0.3}']
+    """
+    from dapo_lit.config import is_free
+
+    # Hydra takes a key that is new in a free mapping, such as an option of one's own loss, with a plus only.
+    return [setting(f"++{key}" if is_free(key) else key, value) for key, value in values.items()]
 
 
 def _file_of(data: Data, runs_dir: Path) -> str:
@@ -281,15 +291,26 @@ def _file_of(data: Data, runs_dir: Path) -> str:
 
 
 def _function(reward: Reward) -> str | None:
-    """The dotted path of a function; None for a rule's name."""
+    """The dotted path of a function or another callable object; None for a rule's name."""
     if isinstance(reward, str):
         return reward if "." in reward else None
-    if reward.__module__ == "__main__" or "<" in reward.__qualname__:
-        raise UserError(
-            f"reward={reward.__qualname__}: the workers that score answers cannot import it; write it into a file, "
-            "such as my_reward.py, and give my_reward.score"
-        )
-    return f"{reward.__module__}.{reward.__qualname__}"
+    # By identity: an object or a `partial` has no name of its own, and that of a function may mean another by now. Not
+    # in the script or notebook itself, whose names the interpreter may keep in `builtins` too.
+    names = {
+        module: name
+        for module, held in list(sys.modules.items())
+        if held is not sys.modules["__main__"] and module != "builtins"
+        for name, value in reversed(list(getattr(held, "__dict__", {}).items()))  # of several the first: its `def`
+        if value is reward
+    }
+    if names:
+        defined_in = getattr(reward, "__module__", None)
+        module = defined_in if defined_in in names else next(iter(names))
+        return f"{module}.{names[module]}"
+    raise UserError(
+        f"reward={getattr(reward, '__qualname__', reward)}: no module has it at its top, so the workers that score "
+        "answers cannot import it; write it into a file, such as my_reward.py, and give my_reward.score"
+    )
 
 
 def _command(name: str, *arguments: str, incomplete: tuple[int, ...] = (), quiet: bool = False) -> None:

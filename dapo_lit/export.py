@@ -88,21 +88,23 @@ def _results(config: Config, run: Path | None) -> list[str]:
             benchmark, _, measure = key.removeprefix("eval/").rpartition("/")
             cells = [_with_interval(run, benchmark, row, key) for row in (before, after)]
             lines.append(f"| {benchmark}, {measure} | {cells[0]} | {cells[1]} |")
-    held = "on the held-out problems" if config.task.eval_path or config.task.name != "file" else ""
-    return [*lines, "", f"Accuracy {held} in %; avg@k with its 95 % t-interval over problems.".replace("  ", " "), ""]
+    held = " on the held-out problems" if config.task.eval_path or config.task.name != "file" else ""
+    method = "avg@k with its 95 % t-interval over problems, one always right and one always wrong problem added"
+    return [*lines, "", f"Accuracy{held} in %; {method}.", ""]
 
 
 def _with_interval(run: Path, benchmark: str, row: Mapping[str, Any], key: str) -> str:
-    """`68.4 [62.0, 74.8]`; without an interval where samples were not kept, or for another measure than a mean."""
-    from dapo_lit.study.compare.statistics import t_interval
+    """`68.4 [62.0, 74.8]`, the interval that `evaluate` gives; none where samples were not kept, or for another measure
+    than a mean."""
+    from dapo_lit.evaluate import share_interval
 
     text, file = f"{100 * row[key]:.1f}", run / EVALUATIONS / benchmark / f"step_{row['step']:06d}.parquet"
     if "/avg@" not in key or not file.is_file():
         return text
     table = read_table(file, ["problem_id", "correct", "timed_out", "failed"])
     judged = table[~(table["timed_out"] | table["failed"])]
-    found = t_interval(judged.groupby("problem_id")["correct"].mean().to_numpy(dtype=float))
-    return text if found.low is None else f"{text} [{100 * found.low:.1f}, {100 * (found.high or 0):.1f}]"
+    found = share_interval(judged.groupby("problem_id")["correct"].mean().to_numpy(dtype=float))
+    return f"{text} [{100 * (found.low or 0):.1f}, {100 * (found.high or 0):.1f}]"
 
 
 def _use(name: str, config: Config) -> list[str]:

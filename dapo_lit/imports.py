@@ -5,19 +5,26 @@ in Python. The config in a run folder is data (SECURITY.md): while one is in use
 the user gave, and all others are refused.
 """
 
+import sys
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-from dapo_lit.errors import UserError
+from dapo_lit.errors import UserError, described, nearest
 
 _given: ContextVar[Container[str] | None] = ContextVar("given", default=None)
 
 
 class UntrustedError(UserError):
     """A config from a folder names code, and the user did not."""
+
+
+class NamedError(UserError, ValueError):
+    """A dotted path leads to no object; the message says at which step."""
 
 
 @contextmanager
@@ -61,11 +68,66 @@ def check_given(path: str) -> None:
 
 
 def named_object(path: str) -> Any:
-    """The object at `package.module.name`.
+    """The object at `package.module.name`, or at `package.module.Class.name`.
 
     Raises UntrustedError: the user did not give the path.
-    Raises ImportError, AttributeError: there is no such object.
+    Raises NamedError: there is no such object, or its module fails while it is imported.
     """
     check_given(path)
+    module, name = module_and_name(path)
+    parent, _, last = module.rpartition(".")
+    holder: Any
+    try:
+        with _importing(module):
+            holder = import_module(module)
+    except NamedError:
+        holder = getattr(sys.modules.get(parent), last, None)  # what looks like a module may be a class
+        if not isinstance(holder, type):
+            raise
+    if not hasattr(holder, name):
+        near = nearest(name, dir(holder))
+        raise NamedError(f"{module} has no {name}" + (f"; did you mean {near}?" if near else ""))
+    return getattr(holder, name)
+
+
+def check_path(path: str) -> None:
+    """Raises NamedError unless the module of `package.module.name` is there; imports the packages above it only."""
+    module_file(path)
+
+
+def module_file(path: str) -> Path | None:
+    """The file of the module in `package.module.name`, None if it has none. Imports the packages above it only.
+
+    Raises UntrustedError, NamedError: as `named_object`.
+    """
+    check_given(path)
+    module, _ = module_and_name(path)
+    with _importing(module):
+        spec = find_spec(module)
+        if spec is None:
+            raise ModuleNotFoundError(name=module)
+    return Path(spec.origin) if spec.origin and Path(spec.origin).is_file() else None
+
+
+def module_and_name(path: str) -> tuple[str, str]:
+    """The two parts of `package.module.name`; raises NamedError for anything else."""
     module, _, name = path.rpartition(".")
-    return getattr(import_module(module), name)
+    if not module or not all(part.isidentifier() for part in path.split(".")):
+        raise NamedError(f"{path!r} is not a path to a function or class; write package.module.name")
+    return module, name
+
+
+@contextmanager
+def _importing(module: str) -> Iterator[None]:
+    """Turns what an import raises, which may be anything, into a NamedError that says what failed, and where."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        absent = error.name if isinstance(error, ModuleNotFoundError) else None
+        # Another module that is absent is one that this one wants to import.
+        if absent is None or not f"{module}.".startswith(f"{absent}."):
+            raise NamedError(f"{module} cannot be imported: {described(error)}") from error
+        parent, _, last = absent.rpartition(".")
+        if parent:
+            raise NamedError(f"{parent} has no module {last}; a path goes to the top of a module") from None
+        raise NamedError(f"the module {absent} is not found; is its folder on PYTHONPATH?") from None

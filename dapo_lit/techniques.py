@@ -75,7 +75,8 @@ class Condition:
         """True if the technique can act, and the number in words with the one that is needed."""
         value = 1 - metric_mean if self.inverted else metric_mean
         text = f"{value:.1%} (needs {self.least:.1%})" if self.share else f"{value:.2f} (needs {self.least:g})"
-        return value >= self.least, f"{self.words}: {text}"
+        # By the number as it is shown: 1 - 0.9 is a bit below 0.1.
+        return round(value, 3 if self.share else 2) >= self.least, f"{self.words}: {text}"
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,9 @@ def may_be_stale(get: Lookup) -> str:
     return "algorithm.dynamic_sampling.on_exhausted=replay" if exhausted == "replay" else ""
 
 
+UNCLIPPED = ("reinforce", "kl_cov")
+"""Built-in losses without an upper bound of the ratio (switches/algorithm.py)."""
+
 REGISTER: dict[str, Technique] = {
     technique.switch: technique
     for technique in (
@@ -203,6 +207,7 @@ REGISTER: dict[str, Technique] = {
                     if get("clip.high") is not None and get("clip.high") == get("clip.low")
                     else None
                 ),
+                lambda get: f"loss={get('loss')} has no upper bound" if get("loss") in UNCLIPPED else None,
                 lambda get: (
                     "with one update a step (minibatch_prompts=num_prompts, epochs=1) every ratio is 1"
                     if get("num_prompts") == get("minibatch_prompts")

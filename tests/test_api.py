@@ -1,5 +1,6 @@
 """The commands as functions: the runs of the command line, and results as objects."""
 
+import functools
 import inspect
 import json
 import os
@@ -12,8 +13,10 @@ import pandas as pd
 import pytest
 from command_line import SMALL, run_cli
 
-from dapo_lit import api, report, train
+from dapo_lit import api, compose, report, train
 from dapo_lit.errors import UserError
+from dapo_lit.rewards.functions import RewardProblem
+from dapo_lit.rewards.verifier import Verifier
 
 EXPERIMENT, *SETTINGS = SMALL
 NOT_COMPARED = ("perf/", "memory/", "wall_s", "time")
@@ -59,6 +62,20 @@ def test_a_mistake_is_the_commands_message(tmp_path: Path) -> None:
         train("four_sums", reward=lambda prompts, completions: [], runs_dir=tmp_path)
 
 
+def test_settings_reach_free_mappings_and_flags_and_overrides_the_command(tmp_path: Path, monkeypatch) -> None:
+    given: list[str] = []
+    monkeypatch.setattr(api, "_command", lambda name, *arguments, quiet: given.extend(arguments))
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\ndefaults: [four_sums]\n")
+    loss = {"algorithm.loss": "my_losses.wide", "algorithm.loss_options": {"width": 0.3}, "callbacks.mine.deep": 1}
+    train("mine", f"--config-dir={tmp_path}", settings=loss)
+    config = compose(*given).model_dump()
+    assert config["algorithm"]["loss_options"] == {"width": 0.3}
+    assert config["callbacks"] == {"mine": {"deep": 1}}
+    with pytest.raises(UserError, match="seed=1,2: several values"):
+        train("four_sums", "seed=1,2")
+
+
 def test_a_run_or_a_study_that_is_not_there_is_named(tmp_path: Path) -> None:
     run, study = api.Run(tmp_path / "none"), api.StudyResult(tmp_path / "none", tmp_path / "none" / "report.html")
     for read in (lambda: run.metrics, lambda: run.config, lambda: study.effects, lambda: study.runs, run.plot):
@@ -74,7 +91,6 @@ def test_a_run_or_a_study_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_rows_and_a_function_of_ones_own_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dapo_lit.build.components import RunComponents
-    from dapo_lit.cli.command import compose
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -95,6 +111,35 @@ def test_rows_and_a_function_of_ones_own_train(tmp_path: Path, monkeypatch: pyte
     (file,) = Path("runs/data").iterdir()
     assert [json.loads(line) for line in file.open(encoding="utf-8")] == rows
     assert run.metrics["rollout/accuracy"].iloc[-1] > 0
+
+
+def test_a_reward_is_any_callable_that_a_module_has_at_its_top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "callable_rewards.py").write_text(
+        "import functools\n"
+        "def score(problems, completions, right='2'):\n"
+        "    return [text == right for text in completions]\n"
+        "other_name = score\n"
+        "part = functools.partial(score, right='3')\n"
+        "class Judge:\n"
+        "    def __call__(self, problems, completions):\n"
+        "        return [text == '4' for text in completions]\n"
+        "    @staticmethod\n"
+        "    def score(problems, completions): ...\n"
+        "judge = Judge()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import callable_rewards
+
+    for name, right in (("score", "2"), ("part", "3"), ("judge", "4")):
+        path = api._function(getattr(callable_rewards, name))
+        assert path == f"callable_rewards.{name}"
+        with Verifier(rule="numeric", extraction="number", function=path, workers=1) as made:
+            scores = made.score([(RewardProblem("p", "?", right), text) for text in "234"])
+        assert [score.correct for score in scores] == [text == right for text in "234"]
+    for nowhere in (callable_rewards.Judge.score, functools.partial(callable_rewards.score), callable_rewards.Judge()):
+        with pytest.raises(UserError, match="no module has it at its top") as refused:
+            api._function(nowhere)
+        assert "\n" not in str(refused.value)
 
 
 def test_rows_may_be_a_table_and_have_numbers_of_numpy(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dapo_lit.cli.command import is_plain, run_command
+from dapo_lit.cli.command import compose, is_plain, run_command
 from dapo_lit.cli.jobs import check_folders
 from dapo_lit.config import Config, ConfigError
 
@@ -69,3 +69,37 @@ def test_a_multirun_of_which_two_jobs_would_write_one_folder_is_refused(argument
 )
 def test_jobs_with_folders_of_their_own_are_not(arguments):
     check_folders([*arguments, "+experiment=four_sums"])
+
+
+REFUSED = {
+    "seed=1,2": "several values",
+    "~logger.wandb": "does not exist",
+    "seed=${nosuch}": "nosuch",
+    "algorithm.loss_options={width: 2}": r"\+algorithm.loss_options=",
+    "logger.wandb.project=x": "needs logger=wandb",
+    "--config-dir=nowhere": "no such folder",
+    "four_sums": "not key=value",
+}
+
+
+@pytest.mark.parametrize("override", REFUSED)
+def test_what_cannot_be_composed_is_one_line_in_python_and_the_same_one_of_the_command(override, monkeypatch, capsys):
+    with pytest.raises(ConfigError, match=REFUSED[override]) as refused:
+        compose("+experiment=four_sums", override)
+    assert "\n" not in str(refused.value)
+    monkeypatch.setattr("sys.argv", ["train", "+experiment=four_sums", override])
+    assert run_command(lambda config, given: None, Config, "config") == 2
+    assert capsys.readouterr().err == f"error: {refused.value}\n"
+
+
+def test_a_flag_that_asks_for_something_else_than_a_config_is_refused_in_python():
+    for flags in (["-m"], ["--cfg", "job"]):
+        with pytest.raises(ConfigError, match=f"{flags[0]}: a flag of the command"):
+            compose("+experiment=four_sums", *flags)
+
+
+def test_a_folder_of_ones_own_is_read_in_python_too(tmp_path):
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\nseed: 77\n")
+    for flag in ([f"--config-dir={tmp_path}"], ["--config-dir", str(tmp_path)]):
+        assert compose("+experiment=mine", *flag).seed == 77

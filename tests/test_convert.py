@@ -362,6 +362,20 @@ def test_a_kl_term_of_verl_is_there_only_if_the_script_asks_for_one():
         assert (kl.beta, kl.where, kl.estimator) == (0.001, "reward", "k1")
 
 
+def test_of_two_kl_terms_of_verl_that_of_the_loss_is_carried_over_and_the_other_is_named():
+    loss = {"actor.use_kl_loss": True, "actor.kl_loss_coef": 0.01, "actor.kl_loss_type": "low_var_kl"}
+    reward = {
+        "algorithm.use_kl_in_reward": True, "algorithm.kl_ctrl.kl_coef": 0.5, "algorithm.kl_penalty": "kl",
+        "algorithm.gamma": 0.9,
+    }  # fmt: skip
+    for script in (loss | reward, reward | loss):
+        found = converted("verl", script)
+        kl = {key: value for key, value in found.settings.items() if key.startswith("algorithm.kl.")}
+        assert kl == {"algorithm.kl.where": "loss", "algorithm.kl.beta": 0.01, "algorithm.kl.estimator": "k3"}
+        named = {key for key, reason in found.without.items() if reason.startswith("one KL term here")}
+        assert named == {"algorithm.use_kl_in_reward", "algorithm.kl_ctrl.kl_coef", "algorithm.kl_penalty"}
+
+
 def test_losses_of_verl_bring_their_options_and_no_other_technique():
     vanilla = verl(adv_estimator="grpo", rollout__n=4)
 

@@ -5,6 +5,7 @@ import re
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 import yaml
@@ -15,7 +16,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from dapo_lit.cli.command import compose
 from dapo_lit.config.commands import ExportConfig
 from dapo_lit.errors import UserError
-from dapo_lit.export import export
+from dapo_lit.evaluate import share_interval
+from dapo_lit.export import _with_interval, export
+from dapo_lit.runs.files.layout import EVALUATIONS
+from dapo_lit.runs.files.tables import write_table
 from dapo_lit.train import train
 
 
@@ -93,3 +97,13 @@ def test_the_folder_has_a_model_card_with_results_and_licences_and_the_config(ru
     exec(compile(use.replace('"..."', '"1 + 2 = "'), "README.md", "exec"), {})
     assert capsys.readouterr().out.endswith("\n")
     assert yaml.safe_load((out / "dapo_lit_config.yaml").read_text())["seed"] == 0
+
+
+def test_the_interval_of_a_card_is_that_of_an_evaluation_and_ends_at_all(tmp_path):
+    file = tmp_path / EVALUATIONS / "mine" / "step_000003.parquet"
+    file.parent.mkdir(parents=True)
+    judged = pd.DataFrame({"problem_id": ["a", "b", "c", "c"], "correct": [True, True, False, True]})
+    write_table(file, judged.assign(timed_out=False, failed=[False, False, False, True]))
+    row = {"step": 3, "eval/mine/avg@2": 2 / 3}
+    low = 100 * (share_interval([1.0, 1.0, 0.0]).low or 0)
+    assert _with_interval(tmp_path, "mine", row, "eval/mine/avg@2") == f"66.7 [{low:.1f}, 100.0]"

@@ -60,7 +60,7 @@ def failing(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor) -> Tenso
     ("loss", "options", "keys"),
     [
         ("clipp", "{}", "clip reinforce"),
-        ("nowhere.loss", "{}", "'nowhere' PYTHONPATH"),
+        ("nowhere.loss", "{}", "nowhere PYTHONPATH"),
         ("test_new_loss.nothing", "{}", "test_new_loss nothing"),
         ("test_new_loss.EXAMPLE", "{}", "it is not a function"),
         ("test_new_loss.too_few", "{}", "logprobs old_logprobs advantages"),

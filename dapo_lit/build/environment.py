@@ -12,8 +12,8 @@ from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import EVALUATION_STEP, RolloutEngine
 from dapo_lit.environments.running import Environment, SecondTry, Tool, UserEnvironment
 from dapo_lit.environments.tools import SECOND_TRY, TOOLS
+from dapo_lit.imports import check_path
 from dapo_lit.ranks import Ranks
-from dapo_lit.rewards.functions import check_path
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.episodes import Decode, EpisodeEngine, TurnLimits, encoder
 

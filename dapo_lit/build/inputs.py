@@ -1,15 +1,13 @@
 """Computes the digests of what a run reads (config/inputs.py says which there are and when they are compared)."""
 
-import importlib.util
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 from dapo_lit.build.problem_sets import OpenBenchmark
 from dapo_lit.config import Config
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.templates import PromptTemplate
-from dapo_lit.imports import check_given
+from dapo_lit.imports import module_file
 from dapo_lit.policy.digests import digest_of
 from dapo_lit.rewards.functions import BUILT_IN
 from dapo_lit.rollout.records import Prompt
@@ -54,10 +52,8 @@ def sources(config: Config) -> Iterator[tuple[str, str]]:
     for path in (*reward_functions(config), config.algorithm.loss, config.turns.environment or ""):
         if "." not in path or path.partition(".")[0] in OWN:
             continue
-        check_given(path)  # find_spec imports the packages above a module
-        spec = importlib.util.find_spec(path.rpartition(".")[0])
-        if spec is not None and spec.origin is not None and Path(spec.origin).is_file():
-            yield path, digest_of([Path(spec.origin).read_bytes()])
+        if file := module_file(path):
+            yield path, digest_of([file.read_bytes()])
 
 
 def reads_columns(config: Config) -> bool:

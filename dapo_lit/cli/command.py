@@ -7,12 +7,11 @@ transformers or pandas before it is needed, so that `--help` and a typo are answ
 
 import logging
 import os
-import re
 import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,7 +22,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dapo_lit.cli.config_tree import composed_tree, resolved
+from dapo_lit.cli.config_tree import composed_tree, composition_fault, refusals_in_one_line, resolved
 from dapo_lit.cli.jobs import check_folders
 from dapo_lit.cli.overrides import (
     check_overrides,
@@ -71,6 +70,7 @@ def in_words(error: Exception) -> str:
     return str(error)
 
 
+@refusals_in_one_line()
 def compose_run(tree: DictConfig, schema: type[Schema]) -> Schema:
     """Checks a composed config; a cell of a study gets the values of its arm."""
     if missing := sorted(OmegaConf.missing_keys(tree)):
@@ -117,10 +117,11 @@ def run_command(
     )
 
 
-def checked(given: list[str], schema: type[Section], positional: str | None) -> "list[tuple[list[str], Sweep | None]]":
-    """The command line as Hydra takes it, and the cells of a study; one for each state of a fork."""
-    if "answer" in schema.model_fields:
-        given = ["answer=json" if argument == "--json" else argument for argument in given]
+def as_hydra_takes(given: Sequence[str], schema: type[Section], positional: str | None = None) -> list[str]:
+    """A command line as Hydra takes it, each override checked against the schema.
+
+    Raises ConfigError: one of them cannot be right.
+    """
     # Before Hydra: it answers a flag between overrides, or an unquoted arm, with a parser's message.
     arguments = study_last(map(quote_arms, folders_as_setting(flags_first(written_out(given, positional)))))
     arguments = choices_as_text(arguments)
@@ -128,6 +129,14 @@ def checked(given: list[str], schema: type[Section], positional: str | None) -> 
         arguments = [argument.replace("+regime=", "regime=") for argument in arguments]
     # Each override against the schema, so that a typo is answered in a second and with the nearest key.
     check_overrides(arguments, schema)
+    return arguments
+
+
+def checked(given: list[str], schema: type[Section], positional: str | None) -> "list[tuple[list[str], Sweep | None]]":
+    """The command line as Hydra takes it, and the cells of a study; one for each state of a fork."""
+    if "answer" in schema.model_fields:
+        given = ["answer=json" if argument == "--json" else argument for argument in given]
+    arguments = as_hydra_takes(given, schema, positional)
     if schema is Config and any(a.lstrip("+~").startswith(MAY_BE_STUDY) for a in arguments):
         # They see the config before they load pandas.
         from dapo_lit.cli.fork import for_each_state
@@ -249,25 +258,17 @@ def ending_with_its_reader() -> Iterator[None]:
         signal.signal(signal.SIGPIPE, before)
 
 
-def composition_fault(error: Exception) -> str:
-    """Hydra's message about an override, in one line."""
-    if "'hydra/launcher/" in str(error):
-        return "hydra/launcher: needs a library: pip install hydra-submitit-launcher hydra-joblib-launcher"
-    # Hydra says which key but not what to do.
-    absent = re.match(r"Could not override '([\w.]+)'", str(error))
-    if absent is None:
-        return " ".join(str(error).split())
-    if absent[1].startswith("logger.wandb."):
-        return f"{absent[1]}: needs logger=wandb; an argument of wandb.init without a key is +{absent[1]}=..."
-    return (
-        f"{absent[1]}: the composed config has no such key; docs/configuration.md has every key, docs/tasks.md options"
-    )
-
-
 def compose(*overrides: str) -> Config:
-    """The checked config that `python -m dapo_lit.train` would run with these overrides."""
-    check_overrides(overrides)
-    return compose_run(composed_tree(overrides), Config)
+    """The checked config that `python -m dapo_lit.train` would run with these overrides, `--config-dir` among them.
+
+    Raises ConfigError: with the command's message.
+    """
+    arguments = as_hydra_takes(overrides, Config)
+    if flag := next((argument for argument in arguments if argument.startswith("-")), None):
+        raise ConfigError(
+            f"{flag}: a flag of the command, and this is one config; dapo_lit.api.multirun runs several in Python"
+        )
+    return compose_run(composed_tree(arguments), Config)
 
 
 def silence_libraries() -> None:

@@ -1,14 +1,18 @@
-"""Hydra's composed tree of a command's config."""
+"""Hydra's composed tree of a command's config; what Hydra and OmegaConf refuse, as ConfigError."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import hydra
 from hydra.core.config_store import ConfigStore
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from dapo_lit.cli.overrides import choices_as_text, study_last
-from dapo_lit.config import config_folder
+from dapo_lit.config import ConfigError, config_folder, is_free
 from dapo_lit.config.shipped import SHARED, studies
 
 
@@ -26,6 +30,41 @@ def register_studies() -> None:
 register_studies()
 
 
+@contextmanager
+def refusals_in_one_line() -> Iterator[None]:
+    """Within it, what Hydra or OmegaConf refuses is a ConfigError."""
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(composition_fault(error)) from None
+
+
+def composition_fault(error: Exception) -> str:
+    """Hydra's message about an override, in one line."""
+    if "'hydra/launcher/" in str(error):
+        return "hydra/launcher: needs a library: pip install hydra-submitit-launcher hydra-joblib-launcher"
+    # Hydra says to use a flag of the command line, which is not the only place where a config is composed.
+    if several := re.match(r"Ambiguous value for argument '(.+)'\n", str(error)):
+        return (
+            f"{several[1]}: several values for one run; -m runs one after the other (in Python dapo_lit.api.multirun), "
+            "and a text with a comma in it is put in quotes"
+        )
+    # Hydra says which key but not what to do.
+    absent = re.match(r"Could not override '([\w.]+)'", str(error))
+    if absent is None:
+        return " ".join(str(error).split())
+    if absent[1].startswith("logger.wandb."):
+        return f"{absent[1]}: needs logger=wandb; an argument of wandb.init without a key is +{absent[1]}=..."
+    if is_free(absent[1]):
+        return (
+            f"{absent[1]}: has no such key yet; a plus adds one, +{absent[1]}=...; docs/tasks.md has options of tasks"
+        )
+    return (
+        f"{absent[1]}: the composed config has no such key; docs/configuration.md has every key, docs/tasks.md options"
+    )
+
+
+@refusals_in_one_line()
 def composed_tree(overrides: Sequence[str], config_name: str = "config") -> DictConfig:
     """Interpolations are not yet resolved, and nothing is checked. A fork's tree is made of that of its run."""
     with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
@@ -46,6 +85,7 @@ def with_literals(tree: DictConfig, values: Mapping[str, Any]) -> DictConfig:
     return changed
 
 
+@refusals_in_one_line()
 def resolved(tree: DictConfig) -> dict[str, Any]:
     """The values of a composed tree, interpolations resolved."""
     container = OmegaConf.to_container(tree, resolve=True)

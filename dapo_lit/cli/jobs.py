@@ -4,8 +4,6 @@ import itertools
 from collections.abc import Sequence
 
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
 
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.overrides import LISTED_SWEEPS, choices, is_inspection, of_hydra, parsed_overrides
@@ -36,7 +34,7 @@ def check_folders(arguments: Sequence[str]) -> None:
     for job in itertools.product(*map(_settings, swept)):
         try:
             config = parse(resolved(composed_tree([*plain, *job])))
-        except (ConfigError, HydraException, OmegaConfBaseException):
+        except ConfigError:
             continue
         folder, words = str(config.folder(arm_of(config))), " ".join(job)
         if folder in written:

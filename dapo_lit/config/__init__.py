@@ -7,7 +7,7 @@ do.
 
 import dapo_lit.config.shipped  # noqa: F401  registers the resolver base_of
 from dapo_lit.config.algorithm import Algorithm, Optimizer
-from dapo_lit.config.parsing import known_keys, parse, parse_as, unknown_key
+from dapo_lit.config.parsing import is_free, known_keys, parse, parse_as, unknown_key
 from dapo_lit.config.run import Config
 from dapo_lit.config.sections import ConfigError, Section
 from dapo_lit.config.shipped import config_folder
@@ -19,6 +19,7 @@ __all__ = [
     "Optimizer",
     "Section",
     "config_folder",
+    "is_free",
     "known_keys",
     "parse",
     "parse_as",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dapo_lit.config.converted import Conversion, Updates, complete, fits, is_on, trl_batches, verl_batches
+from dapo_lit.config.converted import Conversion, Updates, complete, fits, is_on, trl_batches, verl_batches, verl_kl
 from dapo_lit.config.parsing import NONE, STARTS, other_trainers
 
 System = Literal["trl", "verl"]
@@ -41,6 +41,8 @@ def convert(system: System, given: Mapping[str, Any]) -> Conversion:
         _carry(found, table[word], (word, origins.get(word, [])), value, words)
     arithmetic = trl_batches if system == "trl" else verl_batches
     arithmetic(found, words)
+    if system == "verl":
+        verl_kl(found, words)
     complete(found)
     found.notes |= {key: note for key, note in start.get("notes", {}).items() if key not in found.settings}
     return found

@@ -139,6 +139,17 @@ def verl_batches(found: Conversion, words: Mapping[str, Any]) -> None:
         found.by_hand["max_num_gen_batches"] = f"{SAMPLING}.max_rounds: {reason}"
 
 
+def verl_kl(found: Conversion, words: Mapping[str, Any]) -> None:
+    """verl may have a KL term in the loss and one in the reward at once; a run here has one."""
+    if not (is_on(words.get("use_kl_loss")) and is_on(words.get("use_kl_in_reward"))):
+        return
+    for key in found.without:
+        if key.rpartition(".")[2] in KL_IN_REWARD:
+            found.without[key] = "one KL term here: that of the loss (use_kl_loss) is carried over, this one is not"
+
+
+KL_IN_REWARD = ("use_kl_in_reward", "kl_coef", "kl_penalty")
+"""Words of verl's about the KL term in the reward."""
 SAMPLING = "algorithm.dynamic_sampling"
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 import yaml
 from pydantic import ValidationError
@@ -134,6 +134,23 @@ def known_keys(path: Sequence[str], schema: type[Section] = Config) -> list[str]
             return None
         schema = section
     return list(schema.model_fields)
+
+
+def is_free(key: str, schema: type[Section] = Config) -> bool:
+    """True for a mapping that may have any keys, and for a key of it.
+
+    >>> is_free("algorithm.loss_options"), is_free("algorithm.loss_options.width"), is_free("algorithm.clip.low")
+    (True, True, False)
+    """
+    for part in key.split("."):
+        field = schema.model_fields.get(part)
+        if field is None or get_origin(field.annotation) is dict:
+            return field is not None
+        section = section_of(field.annotation)
+        if section is None:
+            return False
+        schema = section
+    return False
 
 
 def unknown_key(path: Sequence[str], schema: type[Section] = Config, rest: Sequence[str] = ()) -> str:

@@ -10,9 +10,10 @@ digit). It also stops at the first line that it cannot parse, and takes sub-fold
 import csv
 import datetime
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,23 @@ def read_rows(file: Path, bad_rows: BadRows) -> Iterator[Row]:
             raise DataError(f"{file}: cannot read {other or 'a file without suffix'}; use one of {', '.join(SUFFIXES)}")
 
 
+def named_once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """A mapping of its pairs of name and value; ValueError for a name that occurs twice.
+
+    `dict` would keep the last, and which one is meant is not known.
+
+    >>> named_once([("answer", "5"), ("answer", "6")])
+    Traceback (most recent call last):
+    ValueError: has `answer` twice; give one of them another name, or remove it
+    """
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"has `{name}` twice; give one of them another name, or remove it")
+        found[name] = value
+    return found
+
+
 def _read_jsonl(file: Path, bad_rows: BadRows) -> Iterator[Row]:
     with file.open("rb") as lines:
         for number, raw in enumerate(lines, start=1):
@@ -138,7 +156,7 @@ def _read_json(file: Path, bad_rows: BadRows) -> Iterator[Row]:
         yield from _read_jsonl(file, bad_rows)
         return
     try:
-        rows = json.loads(file.read_text(encoding="utf-8-sig"))
+        rows = json.loads(file.read_text(encoding="utf-8-sig"), object_pairs_hook=named_once)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{file}: not readable as JSON ({error})") from None
     for number, fields in enumerate(rows, start=1):
@@ -151,12 +169,13 @@ def _read_json(file: Path, bad_rows: BadRows) -> Iterator[Row]:
 
 def _json_object(row: Row, text: str) -> dict[str, object]:
     try:
-        fields = json.loads(text)
+        fields = json.loads(text, object_pairs_hook=named_once)
     except json.JSONDecodeError as error:
         raise row.error(
             f"not valid JSON ({error.msg} at column {error.colno}); every line must be one JSON object"
         ) from None
-    except (ValueError, RecursionError) as error:  # integers of thousands of digits, thousands of brackets
+    # A name that occurs twice, integers of thousands of digits, thousands of brackets.
+    except (ValueError, RecursionError) as error:
         raise row.error(f"not readable as JSON ({error})") from None
     if not isinstance(fields, dict):
         raise row.error(f"a JSON {type(fields).__name__}; every line must be one JSON object")
@@ -183,6 +202,11 @@ def _read_csv(file: Path, bad_rows: BadRows) -> Iterator[Row]:
                     other = next((sign for sign in (";", "\t", "|") if sign in "".join(cells[:1])), None)
                     if len(cells) == 1 and other:
                         raise DataError(f"{file}: its columns are separated by {other!r}; save it with commas")
+                    try:
+                        # A spreadsheet writes columns without a name, which nothing reads.
+                        named_once((name, None) for name in header if name)
+                    except ValueError as error:
+                        raise row.error(f"the header {error}") from None
                     continue
                 with bad_rows:
                     if len(cells) != len(header):
@@ -205,12 +229,27 @@ def is_number(cell: str) -> bool:
     return True
 
 
+def number_text(value: int | float | Decimal) -> str:
+    """A finite number by its value, whichever type the column has: no zeros at the end, no point after a whole one.
+
+    >>> [number_text(number) for number in (72, 72.0, Decimal("72.00"), 2.5, Decimal("2.50"), Decimal("-0.0"))]
+    ['72', '72', '72', '2.5', '2.5', '0']
+    """
+    if isinstance(value, Decimal):
+        text = f"{value:f}" if value else "0"
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    # Above 2**53 the digits of a float would be more than are known of the number.
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return str(int(value))
+    return str(value)
+
+
 def plain(value: Any) -> Any:
     """A value as JSON has it: times in ISO 8601, bytes as the UTF-8 text that they are, other values that JSON does not
-    have (a decimal, a UUID) as text.
+    have as text: a decimal by its value, a UUID.
 
-    >>> plain([datetime.date(2026, 1, 2), {"raw": b"2 + 3"}, b"\\xff"])
-    ['2026-01-02', {'raw': '2 + 3'}, {'bytes': 'ff'}]
+    >>> plain([datetime.date(2026, 1, 2), {"raw": b"2 + 3"}, b"\\xff", Decimal("42.00")])
+    ['2026-01-02', {'raw': '2 + 3'}, {'bytes': 'ff'}, '42']
     """
     return json.loads(json.dumps(value, default=_as_json))
 
@@ -218,6 +257,8 @@ def plain(value: Any) -> Any:
 def _as_json(value: Any) -> str | dict[str, str]:
     if isinstance(value, datetime.date | datetime.time):  # pandas' timestamps too
         return value.isoformat()
+    if isinstance(value, Decimal):
+        return number_text(value)
     if not isinstance(value, bytes):
         return str(value)
     try:
@@ -260,9 +301,11 @@ def _rows(file: Path, batches: Iterator[pa.RecordBatch], form: str) -> Iterator[
     try:
         for batch in batches:
             # float16 and float32: `float` and `halffloat` in a type's text, also inside of a nested one
-            short = {column.name: column.type for column in batch.schema if "float" in str(column.type)}
+            types = named_once((column.name, column.type) for column in batch.schema)
+            short = {name: kind for name, kind in types.items() if "float" in str(kind)}
             for number, fields in enumerate(batch.to_pylist(), start=number + 1):  # noqa: B020
                 fields |= {key: _shortest(fields[key], kind) for key, kind in short.items()}
                 yield Row(file, f"row {number}", {key: plain(value) for key, value in fields.items()})
-    except (pa.ArrowException, OSError) as error:
+    # A ValueError: two columns, or two fields of a struct, have one name.
+    except (pa.ArrowException, ValueError, OSError) as error:
         raise DataError(f"{file}: not readable as {form} ({error})") from None

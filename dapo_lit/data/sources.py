@@ -6,9 +6,10 @@ The columns decide how a row is read:
     others                  as `columns` names them (task.columns)
     question, answer        the same, as in GSM8K
     prompt, solution        the same, as in TRL's data; also `answer` or `ground_truth`
-    prompt, reward_model    DAPO-Math-17k as published, with `extra_info.index` as the id, and verl's other data (AIME
-                            with every problem 32 times). 1.8 million rows, about 100 copies of each problem, all with
-                            the prompt template around the statement: it is taken off, and duplicates are dropped
+    prompt, reward_model    DAPO-Math-17k as published, with `extra_info.index` as the id of a row that has no `id`, and
+                            verl's other data (AIME with every problem 32 times). 1.8 million rows, about 100 copies of
+                            each problem, all with the prompt template around the statement: it is taken off, and
+                            duplicates are dropped
 
 A problem may be a list of chat messages that ends with the user's. Of an answer with text and `####` before its end, as
 in GSM8K, the end is the answer (`1,080` becomes `1080`), and the text goes to `meta["worked_solution"]`.
@@ -25,7 +26,7 @@ from itertools import chain
 
 from dapo_lit.data.hub import resolve_files
 from dapo_lit.data.problem import Problem
-from dapo_lit.data.rows import BadRows, DataError, Row, RowError, read_rows
+from dapo_lit.data.rows import BadRows, DataError, Row, RowError, number_text, read_rows
 from dapo_lit.data.selection import SelectionReport, deduplicate
 from dapo_lit.data.templates import PromptTemplate
 from dapo_lit.errors import suggestion
@@ -68,15 +69,13 @@ class FieldChecks:
         return read[-1]["content"], tuple(read[:-1])
 
     def answer(self, row: Row, key: str, value: object, *, needs: str = "`problem` and `answer`") -> str:
-        """The answer as text without surrounding blanks; a number becomes text, 72.0 the text 72."""
+        """The answer as text without surrounding blanks; a number becomes the text of its value, 72.0 the text 72."""
         if value is None:
             raise _absent(row, key, needs)
-        if isinstance(value, float) and math.isfinite(value):
-            text = str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
-        elif isinstance(value, str):
+        if isinstance(value, str):
             text = _encodable(row, key, value.strip())
-        elif isinstance(value, int) and not isinstance(value, bool):
-            text = str(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf:
+            text = number_text(value)
         else:
             raise row.error(f"`{key}` is {_kind(value)}; write the answer as text or as a number")
         if not text:
@@ -162,14 +161,16 @@ def published_problems(
                 prompt = [*before, {**last, "content": text.removeprefix(prefix).removesuffix(suffix)}]
             info = dict(_part(row, "extra_info")) if row.fields.get("extra_info") is not None else {}
             index = info.pop("index", None)
-            others = {key: row.fields[key] for key in row.fields if key not in PUBLISHED}
+            id_key = _column(row, None, "id")
+            others = {key: row.fields[key] for key in row.fields if key not in (*PUBLISHED, id_key)}
             problem = read_problem(
                 row,
                 checks,
                 problem=("prompt", prompt),
                 answer=("reward_model.ground_truth", ground_truth),
+                id_key=id_key,
                 # A number is an index into this data set only; a text (DAPO's UUIDs) is unique by itself.
-                identity=f"{checks.name}-{index}" if isinstance(index, int) else index,
+                index=f"{checks.name}-{index}" if isinstance(index, int) else index,
                 number=len(problems),
                 meta={key: value for key, value in (others | info).items() if value is not None},
             )
@@ -193,9 +194,10 @@ def read_problem(
     *,
     problem: tuple[str, object],
     answer: tuple[str, object],
-    identity: object,
+    id_key: str,
     number: int,
     meta: Mapping[str, object],
+    index: object = None,
     needs: str = "`problem` and `answer`",
 ) -> Problem:
     """The one place where a row becomes a problem, whichever schema or `task.columns` says where its parts are.
@@ -204,8 +206,10 @@ def read_problem(
     after `####` is the answer, and what stands before it is kept as `worked_solution`: functions written for TRL call
     the reference `solution`.
 
-    problem, answer: the name of the column and its value. number: of the row, for one without `identity`.
+    problem, answer: the name of the column and its value. The id is the column `id_key`, else `index`, which a schema
+    of its own may have, else made from the row's `number`.
     """
+    identity = row.value(id_key)
     problem_key, statement = problem
     answer_key, wanted = answer
     before: tuple[Mapping[str, str], ...] = ()
@@ -221,7 +225,7 @@ def read_problem(
     return Problem(
         problem=checks.statement(row, problem_key, statement, needs=needs),
         answer=checks.answer(row, answer_key, wanted, needs=needs),
-        id=checks.unique_id(row, identity, number),
+        id=checks.unique_id(row, index if identity is None else identity, number),
         meta=meta,
         before=before,
     )
@@ -320,7 +324,7 @@ def _plain_problems(
                 checks,
                 problem=(problem_key, row.value(problem_key)),
                 answer=(answer_key, row.value(answer_key)),
-                identity=row.value(id_key),
+                id_key=id_key,
                 number=len(problems),
                 meta={k: value for k, value in row.fields.items() if k not in (problem_key, answer_key, id_key)},
                 needs=needs,

@@ -6,14 +6,13 @@ module may have a function `prepare()`, called once a worker before any deadline
 and a number `MEMORY_MB`, the address space a worker needs for it.
 """
 
-import importlib.util
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 
-from dapo_lit.imports import check_given
+from dapo_lit.imports import check_path
 from dapo_lit.rewards.score import Score
 
 LENGTH_CHARS = 4000
@@ -40,20 +39,6 @@ RewardFunction = Callable[[Sequence[RewardProblem], Sequence[str]], Sequence[Sco
 
 class NoVerdictError(ValueError):
     """A reward function returned something that is not a score; the message says what."""
-
-
-def check_path(path: str) -> None:
-    """Raises ValueError if `path` is no `package.module.function` of an importable module; does not import it."""
-    module, _, name = path.rpartition(".")
-    if not module or not all(part.isidentifier() for part in path.split(".")):
-        raise ValueError(f"{path!r} is not a path to a function; write package.module.function")
-    check_given(path)  # before find_spec, which imports the packages above the module
-    try:
-        found = importlib.util.find_spec(module)
-    except ModuleNotFoundError:
-        found = None
-    if found is None:
-        raise ValueError(f"the module {module!r} of the function {name!r} is not found; is its folder on PYTHONPATH?")
 
 
 def needed_memory_mb(function: RewardFunction) -> int:
@@ -119,7 +104,10 @@ def _checked(score: Score) -> Score:
     """The score in plain types, which alone can be sent; raises NoVerdictError."""
     correct = _number(score.correct)
     if correct not in (0.0, 1.0):
-        raise NoVerdictError(f"returned a Score with correct={_shown(score.correct)}, not True or False")
+        raise NoVerdictError(
+            f"returned {correct:g} as what counts as correct (Score.correct, verl's `acc`, OpenRLHF's `scores`), not "
+            "True or False, 1 or 0"
+        )
     if score.answer is not None and not isinstance(score.answer, str):
         raise NoVerdictError(f"returned a Score with answer={_shown(score.answer)}, not a text")
     if score.error is not None and not isinstance(score.error, str):
@@ -140,7 +128,7 @@ def _shown(value: object) -> str:
 
 
 def check_weights(weights: Mapping[str, float]) -> None:
-    """Raises ValueError for weights without `correctness`, that are not finite, or of functions that do not exist."""
+    """Raises ValueError for weights without `correctness`, that are not finite, or of functions without a module."""
     if "correctness" not in weights:
         raise ValueError(
             "weights must name 'correctness' (0 keeps it out of the value: dynamic sampling still needs it)"

@@ -6,15 +6,14 @@ with the lines that adapt it.
 """
 
 import asyncio
-import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from pathlib import Path
 from typing import Any
 
-from dapo_lit.imports import named_object
+from dapo_lit.errors import UserError
+from dapo_lit.imports import module_file, named_object
 from dapo_lit.rewards.functions import RewardFunction, RewardProblem
 from dapo_lit.rewards.score import Score
 
@@ -28,14 +27,18 @@ CHAT_ERRORS = ("string indices must be integers", "'str' object has no attribute
 """What a function says that takes TRL's conversational completions, lists of messages, where it gets texts."""
 
 
+class SignatureError(UserError, TypeError):
+    """A reward function that cannot be called as any trainer calls it; the message says what adapts it."""
+
+
 def load_function(path: str) -> RewardFunction:
     """The function at `package.module.function`, after its module's `prepare()` if there is one.
 
-    Raises AttributeError, ImportError, TypeError (a signature that is not known), or what the module raises.
+    Raises NamedError, SignatureError, or what `prepare()` raises.
     """
     function = named_object(path)
     if not callable(function):
-        raise TypeError(f"{path} is not a function but a {type(function).__name__}")
+        raise SignatureError(f"{path} is not a function but a {type(function).__name__}")
     prepare = getattr(sys.modules[path.rpartition(".")[0]], "prepare", None)
     if prepare is not None:
         prepare()
@@ -52,7 +55,7 @@ def adapted(function: Callable[..., Any], path: str) -> RewardFunction:
     # The trainer's side has looked for it in the source, and sends what is no group where it found nothing.
     if GROUPS in names and not asks_for_groups(path):
         module = path.rpartition(".")[0]
-        raise TypeError(
+        raise SignatureError(
             f"{path} asks for `{GROUPS}`, and {module} does not define it with `def`: name the module that does, or "
             f"define a function there that passes `{GROUPS}` on"
         )
@@ -72,7 +75,7 @@ def adapted(function: Callable[..., Any], path: str) -> RewardFunction:
     except TypeError:
         shown = ", ".join(map(str, parameters.values()))
         module, _, name = path.rpartition(".")
-        raise TypeError(
+        raise SignatureError(
             f"{path}({shown}) has none of the known signatures: (problems, completions), TRL's (prompts, completions, "
             "**columns), verl's (data_source, solution_str, ground_truth, extra_info), OpenRLHF's (queries, prompts, "
             f"labels). Adapt it in three lines: `from {module} import {name}`, `def reward(problems, completions):`, "
@@ -108,12 +111,11 @@ def asks_for_groups(path: str) -> bool:
     reward."""
     import ast
 
-    module, _, name = path.rpartition(".")
-    spec = importlib.util.find_spec(module)
-    if spec is None or spec.origin is None or not Path(spec.origin).is_file() or not spec.origin.endswith(".py"):
+    file, name = module_file(path), path.rpartition(".")[2]
+    if file is None or file.suffix != ".py":
         return False
     try:
-        tree = ast.parse(Path(spec.origin).read_bytes())
+        tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError):  # the worker that imports it says so
         return False
     defined = (node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
@@ -192,12 +194,13 @@ def _of_verl(result: Any) -> Any:
     if "acc" not in result:
         return result["score"]
     answer = result.get("pred")
-    return Score(bool(result["acc"]), float(result["score"]), answer if isinstance(answer, str) else None)
+    # As they are: `call_function` judges what every signature returns, and bool("False") would be a verdict.
+    return Score(result["acc"], result["score"], answer if isinstance(answer, str) else None)
 
 
 def as_openrlhf_calls(function: Callable[..., Any], parameters: Mapping[str, inspect.Parameter]) -> RewardFunction:
     """OpenRLHF: `(queries, prompts, labels)`, a query being the prompt and its completion: numbers, or
-    `{"rewards": ..., "scores": ...}`, where a score of 1 is right."""
+    `{"rewards": ..., "scores": ...}`, where a score of 1 is right and one of 0 wrong."""
 
     @wraps(function)
     def call(problems: Sequence[RewardProblem], texts: Sequence[str]) -> Any:
@@ -213,6 +216,6 @@ def as_openrlhf_calls(function: Callable[..., Any], parameters: Mapping[str, ins
         if rewards is None or result.get("scores") is None:
             return rewards if rewards is not None else result.get("scores")
         pairs = zip(rewards, result["scores"], strict=True)
-        return [Score(float(score) == 1.0, float(reward)) for reward, score in pairs]
+        return [Score(score, reward) for reward, score in pairs]  # as they are, like verl's `acc`
 
     return call

@@ -19,7 +19,7 @@ def load_environment(path: str) -> Step:
     A class is built for each call, as `Name(problem)`, and its `step` gets all turns in order: what a worker kept of an
     episode would be lost with the worker.
 
-    Raises AttributeError, ImportError, TypeError (a signature that is not known), or what the module raises.
+    Raises NamedError, TypeError (a signature that is not known), or what `prepare()` raises.
     """
     found = named_object(path)
     if not callable(found):

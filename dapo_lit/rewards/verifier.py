@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
-from dapo_lit.rewards.functions import BUILT_IN, RewardProblem, built_in_value, check_path, check_weights
+from dapo_lit.imports import check_path
+from dapo_lit.rewards.functions import BUILT_IN, RewardProblem, built_in_value, check_weights
 from dapo_lit.rewards.score import Score
 from dapo_lit.rewards.signatures import asks_for_groups
 from dapo_lit.rewards.supervisor import Outcome, Supervisor, Task

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dapo_lit.errors import described
 from dapo_lit.rewards.channel import framed, receive
 from dapo_lit.rewards.functions import (
     RewardFunction,
@@ -102,7 +103,7 @@ def run(connection: socket.socket, setup: Setup) -> None:
         functions = {path: load_function(path) for path in setup.functions}
         step = load_environment(setup.environment) if setup.environment else None
     except BaseException as error:
-        connection.sendall(framed(f"{type(error).__name__}: {error}".encode(errors="replace")))
+        connection.sendall(framed(described(error).encode(errors="replace")))
         return
     limit = max([MEMORY_MB, *map(needed_memory_mb, functions.values())]) * 2**20
     # Already above it, or the platform has no such limit.
@@ -119,7 +120,7 @@ def run(connection: socket.socket, setup: Setup) -> None:
             # After a MemoryError any next line may fail; a fresh worker is sure.
             os._exit(OUT_OF_MEMORY)
         except Exception as error:
-            reply = ["failed", number, _described(error)]
+            reply = ["failed", number, _reported(error)]
         # A function has forked, and returned in the child as well.
         if os.getpid() != pid:
             os._exit(0)
@@ -139,14 +140,11 @@ def _perform(work: Work, functions: Mapping[str, RewardFunction], step: Step | N
     return [asdict(score) for score in scores]
 
 
-def _described(error: Exception) -> list[str]:
-    """The error with its place in one line, and its traceback from the first frame outside this package's rewards."""
+def _reported(error: Exception) -> list[str]:
+    """The error in one line, and its traceback from the first frame outside this package's rewards."""
     trace, here = error.__traceback__, str(Path(__file__).parent)
     # The first frame that is the user's: ours say nothing about the mistake.
     while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename.startswith(here):
         trace = trace.tb_next
-    frames = traceback.extract_tb(trace)
-    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     text = "".join(traceback.format_exception(type(error), error, trace))
-    message = f"{type(error).__name__}: {str(error)[:300]}{place}"
-    return [without_surrogates(message), without_surrogates(text[-MAX_TRACEBACK:])]
+    return [without_surrogates(described(error)), without_surrogates(text[-MAX_TRACEBACK:])]

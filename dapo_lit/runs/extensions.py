@@ -8,7 +8,8 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
 from dapo_lit.config import ConfigError
-from dapo_lit.imports import check_given
+from dapo_lit.errors import described
+from dapo_lit.imports import NamedError, named_object
 
 EXTRAS = {"TensorBoardLogger": "tensorboard", "MLFlowLogger": "mlflow"}
 """Library that a logger of Lightning's needs."""
@@ -20,17 +21,20 @@ def built(key: str, settings: Mapping[str, Any], run: Path) -> Any:
     Raises ConfigError: there is no such class, it lacks a library, or it refuses the arguments.
     """
     target = str(settings.get("_target_", ""))
-    if "." not in target:
+    if not target:
         raise ConfigError(f"{key}: needs _target_, a class such as lightning.pytorch.callbacks.Timer")
-    check_given(target)
+    try:
+        named_object(target)
+    except NamedError as error:
+        raise ConfigError(f"{key}: {error}") from error
     try:
         texts = {name: value.replace("{run}", str(run)) for name, value in settings.items() if isinstance(value, str)}
         return instantiate({**settings, **texts})
     except InstantiationException as error:
         cause: BaseException = error
-        while cause.__cause__ is not None:
+        while isinstance(cause, InstantiationException) and cause.__cause__ is not None:  # Hydra's own, around it
             cause = cause.__cause__
         extra = EXTRAS.get(target.rpartition(".")[2])
         if extra and isinstance(cause, ImportError):
             raise ConfigError(f"logger={extra} needs a library: pip install {extra}") from None
-        raise ConfigError(f"{key}: {target}: {str(cause).splitlines()[0]}") from None
+        raise ConfigError(f"{key}: {target}: {described(cause)}") from None

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from dapo_lit.config import ConfigError
-from dapo_lit.imports import named_object
+from dapo_lit.errors import described
+from dapo_lit.imports import NamedError, named_object
 from dapo_lit.objective.tokens import Bounds, PolicyLoss, Statistics, Tokens, token_statistics
 from dapo_lit.seeds import PROBE
 
@@ -25,12 +26,18 @@ MINIBATCH_PARAMETERS = ("completions", "mask", "entropy", "generator")
 def custom_loss(name: str, options: Mapping[str, Any], bounds: Bounds) -> tuple[PolicyLoss, frozenset[str], bool]:
     """The function at the path `name` as a policy loss, what it takes, and if it needs whole mini-batches."""
     function = _imported(name)
-    parameters = list(inspect.signature(function).parameters.values())
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a function written in C
+        raise ConfigError(
+            f"algorithm.loss={name}: the names of its parameters cannot be read; call it in a function of your own"
+        ) from None
+    parameters = list(signature.parameters.values())
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(positional) < 3:
         raise ConfigError(
             f"algorithm.loss={name}: it must take (logprobs, old_logprobs, advantages) and name what else it wants; "
-            f"it takes {inspect.signature(function)}"
+            f"it takes {signature}"
         )
     others = {p.name: p for p in parameters if p not in positional[:3] and p.kind != p.VAR_POSITIONAL}
     takes_any = any(p.kind == p.VAR_KEYWORD for p in parameters)
@@ -61,15 +68,10 @@ def custom_loss(name: str, options: Mapping[str, Any], bounds: Bounds) -> tuple[
 
 def _imported(name: str) -> Callable[..., Tensor]:
     """A function by its dotted path."""
-    module, _, attribute = name.rpartition(".")
     try:
         function: Any = named_object(name)
-    except ImportError as error:
-        raise ConfigError(
-            f"algorithm.loss={name}: {error}; the folder that holds {module.split('.')[0]} must be in PYTHONPATH"
-        ) from None
-    except AttributeError:
-        raise ConfigError(f"algorithm.loss={name}: {module} has no {attribute}") from None
+    except NamedError as error:
+        raise ConfigError(f"algorithm.loss={name}: {error}") from error
     if not callable(function):
         raise ConfigError(f"algorithm.loss={name}: it is not a function")
     return function
@@ -92,7 +94,7 @@ def check_loss(loss: PolicyLoss, bounds: Bounds, name: str, whole_minibatch: boo
     try:
         losses, _ = loss(tokens, bounds)
     except Exception as error:
-        raise ConfigError(f"algorithm.loss={name} fails on a small batch: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"algorithm.loss={name} fails on a small batch: {described(error)}") from error
     if not isinstance(losses, Tensor) or losses.shape != logprobs.shape:
         got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         raise ConfigError(

@@ -41,9 +41,9 @@ def test_jsonl_csv_and_parquet_of_the_same_rows_give_the_same_problems(tmp_path)
 
 
 def test_numbers_become_text_and_a_whole_float_loses_its_point(write_jsonl):
-    answers = [72, 72.0, -0.5, 10**20, " 7 "]
+    answers = [72, 72.0, -0.5, 10**400, " 7 "]
     path = write_jsonl(*({"problem": "?", "answer": answer} for answer in answers))
-    assert [p.answer for p in load_problems(path)] == ["72", "72", "-0.5", "1" + "0" * 20, "7"]
+    assert [p.answer for p in load_problems(path)] == ["72", "72", "-0.5", "1" + "0" * 400, "7"]
 
 
 def test_a_number_is_the_same_reference_in_every_type_and_format(tmp_path, write_jsonl):
@@ -55,6 +55,10 @@ def test_a_number_is_the_same_reference_in_every_type_and_format(tmp_path, write
     for dtype in ("float16", "float32", "float64"):
         frame.astype({"answer": dtype}).to_parquet(tmp_path / f"{dtype}.parquet")
         files.append(str(tmp_path / f"{dtype}.parquet"))
+    for kind in (pa.decimal128(10, 2), pa.decimal256(60, 40)):
+        decimals = pa.array([Decimal(str(number)) for number in numbers], kind)
+        pq.write_table(pa.table({"problem": ["?"] * 4, "answer": decimals}), tmp_path / f"{kind.bit_width}.parquet")
+        files.append(str(tmp_path / f"{kind.bit_width}.parquet"))
     for file in files:
         assert [p.answer for p in load_problems(file)] == wanted, file
 
@@ -155,6 +159,25 @@ def test_a_file_that_cannot_be_read_is_named_with_the_place(tmp_path, named):
     assert named in message_of(str(tmp_path / name))
 
 
+@pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl", "rows.json", "rows.parquet"])
+def test_a_name_that_occurs_twice_is_refused_as_which_one_is_meant_is_not_known(tmp_path, name):
+    row = '{"problem": "2 + 3?", "answer": "5", "answer": "6"}'
+    texts = {"csv": "problem,answer,answer\n2 + 3?,5,6\n", "jsonl": row, "json": f"[{row}]"}
+    file = tmp_path / name
+    if name == "rows.parquet":
+        pq.write_table(pa.table([["2 + 3?"], ["5"], ["6"]], names=["problem", "answer", "answer"]), file)
+    else:
+        file.write_text(texts[name.removeprefix("rows.")])
+    message = message_of(str(file))
+    assert message.startswith(str(file))
+    assert "has `answer` twice" in message
+
+
+def test_columns_of_a_spreadsheet_that_have_no_name_are_no_repetition(tmp_path):
+    (tmp_path / "rows.csv").write_text("problem,answer,,\n2 + 3?,5,,\n")
+    assert load_problems(str(tmp_path / "rows.csv")) == [Problem("rows-0", "2 + 3?", "5")]
+
+
 def test_a_row_of_parquet_is_named_by_its_number_and_an_id_by_both_places(tmp_path, write_jsonl):
     pq.write_table(pa.Table.from_pylist([SUM, {"problem": "?", "answer": None}]), tmp_path / "rows.parquet")
     assert "rows.parquet, row 2: " in message_of(str(tmp_path / "rows.parquet"))
@@ -181,7 +204,7 @@ def test_values_that_json_does_not_have_become_text_as_soon_as_they_are_read(tmp
     }
     pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
     (problem,) = load_problems(str(tmp_path / "rows.parquet"))
-    assert problem.answer == "2.50"
+    assert problem.answer == "2.5"
     assert problem.meta == json.loads(json.dumps(problem.meta))
     assert problem.meta["stamp"] == "2026-01-02T03:04:05"
     assert problem.meta["nested"] == {"raw": "½", "level": 3}

@@ -28,7 +28,7 @@ def _functions(monkeypatch):
         ("one_for_all", r"reward_functions.one_for_all: returned 1 scores for \d+ completions"),
         ("no_list", r"reward_functions.no_list: returned 1.0 for \d+ completions"),
         ("needs_more", r"KeyError: 'rubric' \(reward_functions.py:\d+\)"),
-        ("absent", "a reward function cannot be loaded: AttributeError"),
+        ("absent", "a reward function cannot be loaded: reward_functions has no absent"),
     ],
 )
 def test_a_run_with_a_function_that_cannot_score_is_refused(compose, name, said):

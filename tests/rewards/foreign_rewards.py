@@ -22,6 +22,18 @@ def verl_sometimes(data_source, solution_str, ground_truth, extra_info=None):
     return {"score": 1.0} if ground_truth in solution_str else {"reward": 0.0}
 
 
+NO_VERDICTS = {"half": 0.5, "nan": float("nan"), "text": "False", "none": None}
+
+
+def verl_acc(data_source, solution_str, ground_truth, extra_info=None):
+    return {"score": 0.5, "acc": NO_VERDICTS.get(solution_str, True)}
+
+
+def openrlhf_scores(queries, prompts, labels):
+    texts = [query.removeprefix(prompt) for query, prompt in zip(queries, prompts, strict=True)]
+    return {"rewards": [0.5] * len(texts), "scores": [NO_VERDICTS.get(text, 1.0) for text in texts]}
+
+
 def trl_chat(completions, answer, **kwargs):
     return [float(right in chat[0]["content"]) for chat, right in zip(completions, answer, strict=True)]
 

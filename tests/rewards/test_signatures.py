@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from foreign_rewards import NO_VERDICTS
 from small_runs import Run, untimed
 
 from dapo_lit.build.components import RunComponents
@@ -78,6 +79,14 @@ def test_a_result_without_a_score_leaves_the_others_of_its_batch_their_verdicts(
     with verifier("verl_sometimes") as made:
         scores = made.score([(QUESTION, "5"), (QUESTION, "6"), (QUESTION, "it is 5")])
     assert [score.missing for score in scores] == [False, True, False]
+
+
+@pytest.mark.parametrize("name", ["verl_acc", "openrlhf_scores"])
+def test_what_is_neither_true_nor_false_is_no_verdict_and_no_other_completion_suffers(name):
+    with verifier(name) as made:
+        right, *others = made.score([(QUESTION, text) for text in ("5", *NO_VERDICTS)])
+    assert (right.correct, right.value, right.error) == (True, 0.5, None)
+    assert [score.missing for score in others] == [True] * len(NO_VERDICTS)
 
 
 def test_a_function_that_asks_for_groups_is_refused_where_its_definition_is_not(tmp_path, monkeypatch):

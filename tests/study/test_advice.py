@@ -3,6 +3,7 @@
 import pytest
 
 from dapo_lit.study.compare.advice import Found, advice, findings, resembling, updates_of
+from dapo_lit.switches.algorithm import BUILT_IN_LOSSES
 from dapo_lit.techniques import REGISTER
 
 SETTINGS = {
@@ -29,6 +30,22 @@ def of(technique, rows, settings=SETTINGS, known=()):
 @pytest.mark.parametrize(("mixed", "acts"), [(0.89, True), (0.91, False)])
 def test_a_technique_acts_from_the_threshold_of_its_register_on(mixed, acts):
     assert of("dynamic_sampling", rows(rollout__groups_mixed_frac=mixed)).acts is acts
+
+
+def test_a_number_that_is_shown_as_the_one_needed_is_enough():
+    answer = of("dynamic_sampling", rows(rollout__groups_mixed_frac=(0.8 + 1.0) / 2))  # 1 - 0.9 is below 0.1
+    assert answer.acts
+    assert "10.0% (needs 10.0%)" in answer.amount
+    assert of("token_level_loss", rows(rollout__length_cv=0.4999)).acts
+    assert not of("dynamic_sampling", rows(rollout__groups_mixed_frac=0.9006)).acts
+
+
+def test_clip_higher_cannot_act_in_a_loss_without_an_upper_bound():
+    clipped = rows(clip__high_frac_last_epoch=0.5, clip__symmetric_high_frac_last_epoch=0.5)
+    for loss, built_in in BUILT_IN_LOSSES.items():
+        answer = of("clip_higher", clipped, SETTINGS | {"loss": loss})
+        assert answer.acts is ("clip_high" in built_in.bounds), loss
+        assert answer.acts or answer.amount == f"loss={loss} has no upper bound"
 
 
 def test_a_switch_that_is_on_is_judged_by_the_bound_that_it_would_have_without():
