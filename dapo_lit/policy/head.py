@@ -24,16 +24,7 @@ from transformers import PreTrainedModel
 
 from dapo_lit.kernels import has_storage, is_on_gpu
 from dapo_lit.policy.attention import Layout, packed_hidden
-from dapo_lit.policy.softmax import (
-    EAGER,
-    Measured,
-    back_through_entropy,
-    back_through_softmax,
-    centre,
-    compiled,
-    measure,
-    measured,
-)
+from dapo_lit.policy.softmax import Fused, InPlace
 
 CHUNK_ELEMENTS = 1 << 22
 """A chunk has at least this many logits: 16 MB in float32."""
@@ -128,50 +119,43 @@ def scores(
 
 
 class Chunk:
-    """Some of the n tokens, while their probabilities over the vocabulary are in memory."""
+    """Some of the n tokens, while a row over the vocabulary of each is in memory."""
 
     def __init__(self, owner: "HeadPass", tokens: slice) -> None:
         self.tokens = tokens
         """Their places among the n."""
         self._owner = owner
-        # The one tensor as large as [c, V]; everything below overwrites it.
-        logits = _product(owner.hidden[tokens], owner.weight)
-        targets, form = owner.targets[tokens], owner.form
-        self._log_p: Tensor | None = None
-        # The only one that needs another tensor as large as the probabilities.
-        if owner.entropy_gradient:
-            centred, self._of_cap = centre(logits, owner.bias, form.cap, form.temperature)
-            logprobs, entropy, self._p, log_total = measure(centred, targets)
-            self._log_p = centred.sub_(log_total[:, None])
-        else:
-            of_chunk = owner.arithmetic.measured(logits, owner.bias, targets, form.cap, form.temperature)
-            logprobs, entropy, self._p, self._of_cap = of_chunk
+        self._softmax = owner.form.softmax(
+            owner.hidden[tokens],
+            owner.weight,
+            owner.bias,
+            owner.targets[tokens],
+            entropy_gradient=owner.entropy_gradient,
+        )
         # Detached from the head on purpose: autograd sees the loss formula, and the way back to the logits is below.
-        self.logprobs = logprobs.requires_grad_()
+        self.logprobs = self._softmax.logprobs.requires_grad_()
         """[c] nats, a leaf of autograd: `backward` reads the slope of the loss here."""
-        self.entropy = entropy.requires_grad_(owner.entropy_gradient)
+        self.entropy = self._softmax.entropy.requires_grad_(owner.entropy_gradient)
         """[c] nats, a leaf too where the loss differentiates it."""
 
     def backward(self, loss: Float[Tensor, ""]) -> None:
         """Adds the gradient of `loss`, a sum over the chunk's tokens, to that of hidden states and head.
 
-        Once only: the probabilities are overwritten and freed before the next chunk needs as much memory.
+        Once only: what is kept of the chunk is freed before the next one needs as much memory.
         """
-        owner, temperature = self._owner, self._owner.form.temperature
-        # Entropy costs a tensor [c, V] more in backward, so only where the loss has a bonus.
-        leaves = [self.logprobs] if self._log_p is None else [self.logprobs, self.entropy]
+        owner = self._owner
+        # Not through the entropies where the loss has no bonus: eager, that takes another tensor [c, V].
+        leaves = [self.logprobs, self.entropy] if owner.entropy_gradient else [self.logprobs]
         # Autograd for the loss formula only, on [c] numbers.
-        slopes = torch.autograd.grad(loss, leaves)
-        of_entropy = None
-        if self._log_p is not None:
-            of_entropy = back_through_entropy(self._p, self._log_p, self.entropy.detach(), slopes[1], temperature)
-        targets = owner.targets[self.tokens]
-        d_logits = owner.arithmetic.back_through_softmax(self._p, targets, slopes[0], temperature)
-        if of_entropy is not None:
-            # Added as logits' gradients, before the two matrix products that both share.
-            d_logits.add_(of_entropy)
-        owner.sums.add(owner.hidden, owner.weight, self.tokens, d_logits, self._of_cap)
-        del self._p, self._log_p, self._of_cap
+        of_logprobs, *of_entropy = torch.autograd.grad(loss, leaves)
+        d_logits, d_bias = self._softmax.backward(
+            of_logprobs,
+            of_entropy[0] if of_entropy else None,
+            owner.weight.dtype,
+            with_bias=owner.sums.bias is not None,
+        )
+        owner.sums.add(owner.hidden, owner.weight, self.tokens, d_logits, d_bias)
+        del self._softmax
 
 
 class HeadPass:
@@ -203,9 +187,7 @@ class HeadPass:
         if self.bias is not None:
             self.bias = self.bias.detach()
         self.targets, self.entropy_gradient = targets, entropy_gradient
-        self.form = _form(head, temperature, rows_per_chunk)
-        # Only the arithmetic between the products: those are in the libraries' kernels already.
-        self.arithmetic = compiled() if compiles else EAGER
+        self.form = _form(head, temperature, rows_per_chunk, compiles)
         # A frozen head (adapters) has no gradient, which saves the largest of the three products.
         needed = tuple(x is not None and x.requires_grad for x in self._inputs)
         self.sums = _Sums(self.hidden, self.weight, self.bias, needed)
@@ -239,20 +221,32 @@ class _Form(NamedTuple):
     cap: float | None
     """The soft cap divided by the head's scale: the bound of W h + b."""
     rows: int
+    compiles: bool
+    """Only the arithmetic between the products: those are in the libraries' kernels already."""
 
-    def measured(self, logits: Tensor, bias: Tensor | None, targets: Tensor) -> Measured:
-        """`measured` of a chunk; overwrites the logits."""
-        return measured(logits, bias, targets, self.cap, self.temperature)
+    def softmax(
+        self,
+        hidden: Float[Tensor, "c H"],
+        weight: Float[Tensor, "V H"],
+        bias: Float[Tensor, "V"] | None,
+        targets: Int64[Tensor, "c"],
+        *,
+        entropy_gradient: bool = False,
+    ) -> InPlace | Fused:
+        """Of a chunk; holds a tensor [c, V]."""
+        kind = Fused if self.compiles else InPlace
+        logits = _product(hidden, weight)
+        return kind(logits, bias, targets, self.cap, self.temperature, entropy_gradient=entropy_gradient)
 
     def chunks(self, tokens: int) -> list[slice]:
         return [slice(start, min(start + self.rows, tokens)) for start in range(0, tokens, self.rows)]
 
 
-def _form(head: Head, temperature: float, rows: int | None = None) -> _Form:
+def _form(head: Head, temperature: float, rows: int | None = None, compiles: bool = False) -> _Form:
     # Scale and temperature in one: x = scale (W h + b) / temperature needs one pass over [c, V].
     cap = None if head.softcap is None else head.softcap / head.scale
     rows = rows or chunk_rows(len(head.weight), head.weight.device.type)
-    return _Form(temperature / head.scale, cap, rows)
+    return _Form(temperature / head.scale, cap, rows, compiles)
 
 
 def _product(hidden: Float[Tensor, "c H"], weight: Float[Tensor, "V H"]) -> Float[Tensor, "c V"]:
@@ -276,14 +270,9 @@ class _Sums:
         self.bias = torch.zeros_like(bias, dtype=wide) if bias is not None and needed[2] else None
         self.dtype = weight.dtype
 
-    def add(self, hidden: Tensor, weight: Tensor, chunk: slice, d_logits: Tensor, slope: Tensor | None) -> None:
-        if slope is not None:
-            # The chain rule of the soft cap, before anything is multiplied with it.
-            d_logits = d_logits.mul_(slope)
-        if self.bias is not None:
-            self.bias += d_logits.sum(0)
-        # Narrow for the product, as in a backward pass of the model itself.
-        d_logits = d_logits.to(weight.dtype)
+    def add(self, hidden: Tensor, weight: Tensor, chunk: slice, d_logits: Tensor, d_bias: Tensor | None) -> None:
+        if self.bias is not None and d_bias is not None:
+            self.bias += d_bias
         if self.hidden is not None:
             torch.mm(d_logits, weight, out=self.hidden[chunk])
         if self.weight is None:
@@ -312,8 +301,9 @@ class _Scores(torch.autograd.Function):
         wide = torch.promote_types(hidden.dtype, torch.float32)
         logprobs, entropy = (hidden.new_empty(len(targets), dtype=wide) for _ in range(2))
         for chunk in form.chunks(len(targets)):
-            logits = _product(hidden[chunk], weight)
-            logprobs[chunk], entropy[chunk], _, _ = form.measured(logits, bias, targets[chunk])
+            found = form.softmax(hidden[chunk], weight, bias, targets[chunk])
+            logprobs[chunk], entropy[chunk] = found.logprobs, found.entropy
+            del found  # Before the next chunk needs as much memory.
         ctx.save_for_backward(hidden, weight, bias, targets)
         ctx.form = form
         # It is measured only; a loss that differentiates it takes HeadPass.
@@ -327,9 +317,10 @@ class _Scores(torch.autograd.Function):
         sums = _Sums(hidden, weight, bias, ctx.needs_input_grad)
         for chunk in form.chunks(len(targets)):
             # The same products as in forward: time instead of the memory of [n, V].
-            _, _, p, of_cap = form.measured(_product(hidden[chunk], weight), bias, targets[chunk])
-            d_logits = back_through_softmax(p, targets[chunk], of_logprobs[chunk], form.temperature)
-            sums.add(hidden, weight, chunk, d_logits, of_cap)
+            found = form.softmax(hidden[chunk], weight, bias, targets[chunk])
+            d_logits, d_bias = found.backward(of_logprobs[chunk], None, weight.dtype, with_bias=sums.bias is not None)
+            sums.add(hidden, weight, chunk, d_logits, d_bias)
+            del found, d_logits
         return *sums.gradients(), None, None
 
 

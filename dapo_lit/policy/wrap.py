@@ -44,6 +44,14 @@ def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
     )
 
 
+def norms_outside(model: PreTrainedModel) -> list[nn.Module]:
+    """The norm after the layers, whatever the model's family calls it; for a few families one before them too."""
+    inside = set(decoder_layers(model).modules())
+    outside = [module for module in model.base_model.modules() if module not in inside]
+    # By what is left: modules with weights of their own, except embeddings.
+    return [m for m in outside if list(m.parameters(recurse=False)) and not isinstance(m, nn.Embedding)]
+
+
 def wrap_layers(
     model: PreTrainedModel,
     *,
@@ -53,7 +61,8 @@ def wrap_layers(
 ) -> None:
     """Wraps the model in place; the order is that of this file's head.
 
-    compiles: layers run as compiled code, made once for all layers and lengths at the first pass (about a minute).
+    compiles: layers and the norm after them run as compiled code, made once for all layers and lengths at the first
+        pass (about a minute).
     compute_in: dtype of weights and activations; None: the model's. The optimiser, checkpoints and engines see the
         wide weights, and gradients are added up wide, because autograd brings them back through the cast.
     recomputes: backward computes the activations of each layer again.
@@ -61,9 +70,9 @@ def wrap_layers(
     if compiles:
         # First: a compiled layer that has traced the attention keeps it.
         leave_uncompiled()
-        for layer in decoder_layers(model):
+        for module in (*decoder_layers(model), *norms_outside(model)):
             # `dynamic`, or every new number of tokens compiles every layer again.
-            layer.forward = torch.compile(layer.forward, dynamic=True)
+            module.forward = torch.compile(module.forward, dynamic=True)
     if compute_in is not None:
         layers = decoder_layers(model)
         # Each its own weights, when it runs: a recomputed layer casts them again.

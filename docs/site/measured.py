@@ -342,6 +342,11 @@ NAMED: dict[str, Callable[[], str]] = {
     "head_trl": lambda: between(_head("TRL, chunked"), ".1f", " times"),
     "head_rows_saved": lambda: f"{-more_rows('ms'):.0f} ms",
     "head_rows_saved_of_7b": rows_saved_of_7b,
+    "head_rows_of_sums": lambda: f"{on_gpu.ms_of_new_sums(8 - 2):.0f} ms",
+    "head_estimate": lambda: between([on_gpu.head_estimate(8192, in_place=p) for p in (True, False)], ".2f", " times"),
+    "head_estimate_2048": lambda: between(
+        [on_gpu.head_estimate(2048, in_place=p) for p in (True, False)], ".2f", " times"
+    ),
     "head_rows_cost": lambda: f"{more_rows('peak_gb'):.0f} GB",
     "head_two_passes": lambda: between(_head("two passes (losses of whole mini-batches)"), ".1f", " times"),
     "padded_is_faster": padded_is_faster,
