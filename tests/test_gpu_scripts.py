@@ -221,7 +221,7 @@ def test_a_whole_step_that_fails_is_tried_without_graphs_and_later_sizes_begin_s
 
 
 def test_every_part_of_the_campaign_has_a_forecast_and_those_of_time_are_of_the_model_as_it_is(script):
-    campaign, expected = script("campaign"), script("campaign_forecasts")
+    campaign, expected = script("campaign"), script("forecasts_of_campaign")
     known = json.loads(campaign.FORECASTS.read_text())
     assert set(known) == set(campaign.PARTS)
     assert all(any(case.values()) for part in known.values() for case in part.values())
@@ -231,7 +231,7 @@ def test_every_part_of_the_campaign_has_a_forecast_and_those_of_time_are_of_the_
 
 
 def test_every_whole_step_of_the_campaign_has_a_forecast_and_the_phases_make_its_rate(script):
-    campaign, expected = script("campaign"), script("campaign_forecasts")
+    campaign, expected = script("campaign"), script("forecasts_of_campaign")
     known = json.loads(campaign.FORECASTS.read_text())
     assert list(campaign.STEP_PARTS.values()) == list(campaign.SIZES)
     for part, size in campaign.STEP_PARTS.items():

@@ -1,6 +1,6 @@
 """Fifteen minutes of one GPU, spent in order of worth: each part has its own cap, every row is written as it comes.
 
-    python benchmarks/gpu/campaign_forecasts.py         here: writes forecasts.json, which is committed before a start
+    python benchmarks/gpu/forecasts_of_campaign.py      here: writes forecasts.json, which is committed before a start
     make gpu PART=campaign GPU_PYTHON=python3           there, twice: runs the parts that have not ended yet
     make gpu PART=campaign DRY=1 GPU_PYTHON=.venv-parity/bin/python    on a CPU, at a size of seconds, with TRL
 

@@ -1,4 +1,4 @@
-"""What is expected of the campaign on one H100, written before a start: python benchmarks/gpu/campaign_forecasts.py
+"""What is expected of the campaign on one H100, written before a start: python benchmarks/gpu/forecasts_of_campaign.py
 
 Of every part something is in forecasts.json, which campaign.py prints next to what is measured. Most of it is the model
 of `dapo_lit.plan` (dapo_lit/forecast/duration.py); the rest is said at its line.
