@@ -174,7 +174,7 @@ gpu:  ## measure on a GPU, part by part (PART=a ... h), each within 9 minutes, o
 	@test -n "$(GPU_SCRIPTS)" || { echo "PART=$(PART): the parts are a b c d e f g h, or campaign"; exit 2; }
 	@for script in $(GPU_SCRIPTS); do \
 	    echo "== $$script"; \
-	    PYTHONPATH=.:benchmarks timeout $(if $(DRY),1200,590) $(GPU_PYTHON) $$script $(if $(DRY),--tiny --repeats 2) $(if $(WHEELS),$(if $(filter a,$(PART)),--wheels $(WHEELS))) $(ARGS) || exit 1; \
+	    PYTHONPATH=.:benchmarks timeout $(if $(DRY),3600,590) $(GPU_PYTHON) $$script $(if $(DRY),--tiny --repeats 2) $(if $(WHEELS),$(if $(filter a,$(PART)),--wheels $(WHEELS))) $(ARGS) || exit 1; \
 	done
 
 # What is sent to such a machine, as files without their git: neither experiments/ nor pages.

@@ -62,8 +62,8 @@ CAPS = {
     "trainer": 90.0, "head": 60.0, "faults": 90.0, "start": 60.0, "ahead": 40.0, "study": 300.0,
 }  # fmt: skip
 """Seconds of each part, in order of worth. A loan is enough for the first five, even if each takes all of its own."""
-DRY_CAP_S = 300.0
-"""A dry run takes a minute; on a busy machine nothing must end before it has been tried."""
+DRY_CAP_S = 900.0
+"""A part of a dry run takes a minute; on a machine with ten times the work nothing must end before it has been tried."""
 WITHOUT_GRAPHS, NO_GRAPHS = "without CUDA graphs", "rollout.vllm.enforce_eager=true"
 DRY = (
     "rollout=torch", "algorithm.num_prompts=2", "algorithm.samples_per_prompt=4", "algorithm.minibatch_prompts=1",
