@@ -63,7 +63,7 @@ CAPS = {
 }  # fmt: skip
 """Seconds of each part, in order of worth. A loan is enough for the first five, even if each takes all of its own."""
 DRY_CAP_S = 900.0
-"""A part of a dry run takes a minute; on a machine with ten times the work nothing must end before it has been tried."""
+"""A part of a dry run takes a minute; on a machine with ten times the work nothing must end before it was tried."""
 WITHOUT_GRAPHS, NO_GRAPHS = "without CUDA graphs", "rollout.vllm.enforce_eager=true"
 DRY = (
     "rollout=torch", "algorithm.num_prompts=2", "algorithm.samples_per_prompt=4", "algorithm.minibatch_prompts=1",
