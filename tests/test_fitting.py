@@ -122,7 +122,20 @@ def test_the_plan_answers_with_the_largest_micro_batch_and_the_fewest_machines()
     largest, fewest = what_fits(config, memory)
     assert largest == "largest micro-batch that fits: trainer.micro_batch_tokens=16384 (set: 4096)"
     assert fewest == "fewest machines that fit: trainer.num_nodes=1 (set: 4)"
-    assert fewest_nodes(config, 0.001) is None
+    assert fewest_nodes(config, lambda _: False) is None
+
+
+def test_the_fewest_machines_are_any_number_and_what_an_awake_engine_keeps_counts():
+    config = planned(
+        *SMALL, "trainer=fsdp", "trainer.devices=2", "trainer.num_nodes=3", "trainer.micro_batch_tokens=4096",
+        "rollout=vllm", "rollout.vllm.kv_cache_gb=90",
+    )  # fmt: skip
+    for needed in (1, 2, 3, 5, 33, 64):
+        assert fewest_nodes(config, lambda of, needed=needed: of.trainer.num_nodes >= needed) == needed
+    assert fewest_nodes(changed(config, num_nodes=100), lambda of: of.trainer.num_nodes >= 99) == 99
+    memory = training_memory(config, quick=True)
+    assert memory.peak > 90  # of 74.5 GiB, on any number of machines
+    assert not any("fewest machines" in line for line in what_fits(config, memory))
 
 
 def test_the_plan_names_nothing_that_the_config_has():

@@ -23,6 +23,19 @@ def test_a_folder_of_measured_rows_says_where_and_with_what_they_were_measured(f
             assert all(isinstance(json.loads(line), dict) for line in text.splitlines())
 
 
+def test_a_start_that_did_not_work_is_called_not_run_again_exactly_until_a_later_row_repeats_it():
+    starts = [row for folder in on_gpu.folders() for row in on_gpu.rows("starts", folder)]
+    names = [row["id"] for row in starts]
+    assert len(set(names)) == len(names)
+    repeated = {row["repeats"]: row for row in starts if "repeats" in row}
+    assert all(names.index(first) < names.index(later["id"]) for first, later in repeated.items())
+    for row in starts:
+        said = on_gpu.since_then(row)
+        assert ("not run again" in said) == (row["result"] != "works" and row["id"] not in repeated), row
+    [adapters] = [row for row in starts if row["id"] == "adapters"]
+    assert on_gpu.since_then(adapters).endswith("on the H200, `policy.lora={rank: 8, alpha: 8}`: works")
+
+
 def test_the_card_samples_the_tokens_of_the_cpu_and_its_metrics_are_the_cpus_within_rounding():
     steps = [on_gpu.compared(step) for step in range(1, 7)]
     assert all(step["tokens"][0] == step["tokens"][1] for step in steps)

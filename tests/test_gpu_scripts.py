@@ -72,7 +72,8 @@ def test_the_wheels_for_a_gpu_machine_lack_nothing_that_they_need_and_are_pinned
     asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     own = {canonical(Requirement(line).name) for line in asked} - UNUSED_ON_MACHINE
     assert closure(own | brought) - closure(ON_MACHINE) <= brought
-    pinned = {canonical(line.partition("==")[0]) for line in (ROOT / "requirements.lock").read_text().splitlines()}
+    locks = [ROOT / f"requirements{name}.lock" for name in ("", ".peers")]
+    pinned = {canonical(line.partition("==")[0]) for lock in locks for line in lock.read_text().splitlines()}
     assert brought <= pinned
 
 
@@ -135,15 +136,23 @@ def test_the_trainers_peak_is_that_of_a_step_with_optimiser_states(script, tmp_p
     assert with_states == [True]
 
 
-def test_the_parts_of_a_campaign_fit_into_a_loan_in_their_order_and_read_no_experiments(script):
+def test_whole_steps_and_trl_come_first_and_fit_into_a_loan_one_after_the_other(script):
     campaign = script("campaign")
     assert list(campaign.CAPS) == list(campaign.PARTS)
-    beside, first = ("start", "faults", "warm"), ("step", "trl", "step_1_5b", "head", "trainer")
-    assert list(campaign.CAPS)[:8] == [*beside, *first]
-    assert max(campaign.CAPS[part] for part in beside) + sum(campaign.CAPS[part] for part in first) <= 13 * 60
+    first = ("product", "step", "step_1_5b", "step_7b", "trl")
+    assert tuple(campaign.CAPS)[:5] == first
+    assert campaign.START_S + sum(campaign.CAPS[part] for part in first) <= campaign.LOAN_S
+    assert max(campaign.CAPS.values()) <= campaign.COMMAND_S < 590  # of `make gpu`
     for file in (ROOT / "benchmarks/gpu").glob("*.py"):
         read = [line for line in file.read_text().splitlines() if re.search(r"[\"'/]experiments/", line)]
         assert read == [], file
+
+
+def test_what_is_sent_for_a_dry_run_is_what_a_gpu_machine_is_given():
+    [sent] = re.findall(r"^SENT := (.*)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    assert "experiments" not in sent
+    assert all((ROOT / path).exists() for path in sent.split())
+    assert "gpu-dry" in (ROOT / ".ci/run").read_text()
 
 
 def test_a_part_over_its_cap_is_ended_a_part_that_fails_is_a_row_and_the_next_one_runs(script, tmp_path, capsys):
@@ -162,24 +171,80 @@ def test_a_part_over_its_cap_is_ended_a_part_that_fails_is_a_row_and_the_next_on
     run.run("broken", broken, 5.0)
     run.run("last", lambda found, folder: found.add("case", {"result": "works"}), 5.0)
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [row["part"] for row in rows if row["case"] == "took"] == ["late", "broken", "last"]
+    rows = [row for row in rows if row["case"] != "took"]
     assert [row["part"] for row in rows] == ["late", "broken", "last"]
     assert rows[0]["measured"] == {"code": None, "pace": 3.5}
     assert rows[0]["forecast"]["pace"] == 2.0
     assert "no such shape" in rows[1]["measured"]["error"]
     assert "late | sleeper | code None (forecast 0), pace 3.5 (forecast 2)" in capsys.readouterr().out
     assert [campaign.fails(row["measured"]) for row in rows[1:]] == [True, False]
+    assert campaign.fails({"result": campaign.NOT_INSTALLED.format("trl")})
+
+
+def test_a_second_call_goes_on_with_the_part_that_did_not_fit_into_the_first(script, tmp_path, capsys):
+    campaign, ran = script("campaign"), []
+    parts = {name: (lambda found, folder, name=name: ran.append(name)) for name in ("one", "two", "three")}
+    caps = {"one": 5.0, "two": 50.0, "three": 5.0}
+    first = campaign.Campaign(tmp_path, tiny=True, forecasts={})
+    first.run_all(parts, caps, seconds=20.0)
+    assert ran == ["one"]  # not three, which would fit: it is worth less than two
+    assert "two takes up to 50 s" in capsys.readouterr().out
+    second = campaign.Campaign(tmp_path, tiny=True, forecasts={})
+    assert second.ended_parts() == {"one"}
+    second.run_all({name: parts[name] for name in parts if name not in second.ended_parts()}, caps, seconds=100.0)
+    assert ran == ["one", "two", "three"]
+
+
+def test_a_whole_step_that_fails_is_tried_without_graphs_and_later_sizes_begin_so_if_that_works(
+    script, tmp_path, monkeypatch
+):
+    campaign, begun = script("campaign"), []
+
+    def begin_step(found, folder, size, policy, *more):
+        begun.append((size, campaign.NO_GRAPHS in more))
+        folder.mkdir(parents=True)
+        (folder / "log.txt").write_text("illegal memory access\n")
+        return subprocess.Popen([sys.executable, "-c", f"raise SystemExit({int(not begun[-1][1])})"])
+
+    monkeypatch.setattr(campaign, "begin_step", begin_step)
+    monkeypatch.setattr(campaign, "written", lambda *_: tmp_path)
+    for part in ("step", "step_1_5b"):  # the second one in a later call
+        run = campaign.Campaign(tmp_path, tiny=True, forecasts={})
+        run.run(part, campaign.PARTS[part], 60.0)
+    assert begun == [("0.5B", False), ("0.5B", True), ("1.5B", True)]
+    results = {row["case"]: row["measured"]["result"] for row in run.rows if row["case"] != "took"}
+    assert results == {
+        "0.5B": "code 1: illegal memory access",
+        "0.5B, without CUDA graphs": "works",
+        "1.5B, without CUDA graphs": "works",
+    }
+
+
+def test_every_part_of_the_campaign_has_a_forecast_and_those_of_time_are_of_the_model_as_it_is(script):
+    campaign, expected = script("campaign"), script("forecasts_of_campaign")
+    known = json.loads(campaign.FORECASTS.read_text())
+    assert set(known) == set(campaign.PARTS)
+    assert all(any(case.values()) for part in known.values() for case in part.values())
+    assert known["trainer"] == expected.of_trainer()
+    assert known["head"] == expected.of_head()
+    assert known["product"]["bfloat16, 8,192³"]["tflops"] == expected.PRODUCT_TFLOPS
 
 
 def test_every_whole_step_of_the_campaign_has_a_forecast_and_the_phases_make_its_rate(script):
-    campaign = script("campaign")
+    campaign, expected = script("campaign"), script("forecasts_of_campaign")
     known = json.loads(campaign.FORECASTS.read_text())
     assert list(campaign.STEP_PARTS.values()) == list(campaign.SIZES)
     for part, size in campaign.STEP_PARTS.items():
+        # Step 1 compiles, so what is forecast is step 2, which there is.
+        assert "budget.steps=2" in campaign.SIZES[size]
         of = known[part][f"{size}, step 2"]
         seconds = sum(of[key] for key in ("generate_s", "score_s", "train_s", "sync_s"))
-        tokens = campaign.PROMPTS[size] * 16 * (campaign.PROMPT_TOKENS + 512)
-        assert of["tokens_per_s"] == pytest.approx(tokens / seconds, rel=0.01)
-        assert of["mfu"] == pytest.approx(campaign.useful(size) / of["train_s"] / 989e12, rel=0.01)
+        assert of["tokens_per_s"] == pytest.approx(campaign.work_of(size).tokens / seconds, rel=0.01)
+        measured = {"product_tflops": expected.PRODUCT_TFLOPS}
+        times = dict.fromkeys(("time/generate_s", "time/score_s", "time/sync_s", "perf/tokens_per_s"), 0.0)
+        row = times | {"time/train_s": of["train_s"], "memory/peak_gb": 0.0}
+        assert of["mfu"] == pytest.approx(campaign.of_step(row, size, measured)["mfu"], rel=0.01)
         assert of["peak_gb"] < 80
 
 

@@ -1,23 +1,26 @@
 """Fifteen minutes of one GPU, spent in order of worth: each part has its own cap, every row is written as it comes.
 
-    python benchmarks/gpu/campaign.py --forecast        here: writes forecasts.json, which is committed before a start
-    make gpu PART=campaign GPU_PYTHON=python3           there: runs the parts; ARGS="--parts step trl" chooses
-    make gpu PART=campaign DRY=1                        on a CPU, at a size of seconds
+    python benchmarks/gpu/forecasts_of_campaign.py      here: writes forecasts.json, which is committed before a start
+    make gpu PART=campaign GPU_PYTHON=python3           there, twice: runs the parts that have not ended yet
+    make gpu PART=campaign DRY=1 GPU_PYTHON=.venv-parity/bin/python    on a CPU, at a size of seconds, with TRL
 
-- start: four_sums on the GPU and on the machine's CPU: the same tokens, and metrics within rounding?
-- faults: what failed at the first start on a GPU, and `trainer=gpu`, side by side.
-- warm: the first two parts may share the card with this one: the next two at a size of seconds, which shows that they
-  start, and leaves compiled code behind.
-- step, step_1_5b, step_7b: whole steps of `+experiment=qwen2_5_0_5b_gsm8k` (64 x 16 x 512; fewer prompts for the larger
-  policies) with random weights and a coin flip for a reward. Seconds by phase, tokens a second, MFU, peak.
-- trl: TRL's GRPOTrainer with vLLM in its process on the work of `step`, where TRL is installed.
-- head, trainer: benchmarks/head.py at 152k words and part d with compiled layers.
-- smollm2: its steps under `trainer=gpu`, compiled and not.
-- study: the cells of `length_penalty` (experiments/length_penalty), several at once; the same command goes on.
+A command on such a machine has ten minutes, so a part starts only if its whole cap is left of them; the same command,
+started again with the same --out, goes on there. ARGS="--parts trl study" runs these instead, whatever has ended.
+
+- product: the rate of a large product, which is what an MFU here and in docs/performance.md is a share of.
+- step, step_1_5b, step_7b: whole steps of `+experiment=qwen2_5_0_5b_gsm8k` with fewer prompts (PROMPTS x 16 x 512),
+  random weights and a coin flip for a reward. Seconds by phase, tokens a second, MFU, peak; the first step compiles,
+  the second one counts. If a run fails, it is tried once more without CUDA graphs.
+- trl: TRL's GRPOTrainer with vLLM in its process on the work of `step`.
+- smollm2: its steps under `trainer=gpu`, under `trainer=fsdp` with one shard, and compiled.
+- trainer, head: part d with compiled layers and benchmarks/head.py at 152k words.
+- faults, start: what failed at the first start on a GPU, and `trainer=gpu`; four_sums on the GPU and on the machine's
+  CPU: the same tokens, and metrics within rounding?
 - ahead: `rollout.steps_ahead` of 0 and 1.
+- study: the cells of `length_penalty` (experiments/length_penalty), several at once.
 
-Rows go to rows.jsonl in the folder of results, with what was forecast. What fails is a row too, and the next part runs.
-Nothing of experiments/ is read, so that the tree may be sent without it.
+Rows go to rows.jsonl in the folder of results, with what was forecast. What fails or lacks a package is a row too, and
+the next part runs; the exit code is then 1. Nothing of experiments/ is read, so that the tree may be sent without it.
 """
 
 import argparse
@@ -33,52 +36,35 @@ from pathlib import Path
 from typing import Any, cast
 
 import random_policy
-from measure import installed, machine, versions
+from measure import installed, machine, median, versions
 from part import DEVICE, ON_GPU, PACKAGES
 from runs import begin, learned, rows
-
-from dapo_lit.cli.config_tree import composed_tree, resolved
-from dapo_lit.config import parse_as
-from dapo_lit.forecast.duration import Shape, Tokens
-from dapo_lit.forecast.fitting import fitted
-from dapo_lit.forecast.hardware import GPUS, PlanConfig, qwen2_5
-from dapo_lit.forecast.memory import training_memory
-from dapo_lit.forecast.plan import step_phases
+from whole_step import (
+    CACHE_GB,
+    HEAD_TOKENS,
+    HEAD_VOCABULARY,
+    HEAD_WIDTH,
+    PROMPTS,
+    SIZES,
+    STEP_PARTS,
+    TRAINER_CASES,
+    WHOLE_STEP,
+    useful,
+    work_of,
+)
 
 HERE = Path(__file__).resolve().parent
 FORECASTS = HERE / "forecasts.json"
+LOAN_S, START_S, COMMAND_S = 900.0, 45.0, 575.0
+"""A loan, its start with what is sent there, and what one command may take of the machine's ten minutes."""
 CAPS = {
-    "start": 70.0, "faults": 90.0, "warm": 120.0, "step": 150.0, "trl": 150.0, "step_1_5b": 170.0, "head": 60.0,
-    "trainer": 90.0, "smollm2": 70.0, "study": 300.0, "step_7b": 200.0, "ahead": 40.0,
+    "product": 30.0, "step": 220.0, "step_1_5b": 200.0, "step_7b": 260.0, "trl": 140.0, "smollm2": 100.0,
+    "trainer": 90.0, "head": 60.0, "faults": 90.0, "start": 60.0, "ahead": 40.0, "study": 300.0,
 }  # fmt: skip
-"""Seconds of each part, in the order of worth; all of them are more than one loan of fifteen minutes."""
-DRY_CAP_S = 300.0
-"""A dry run takes a minute; on a busy machine nothing must end before it has been tried."""
-SIZES = {
-    "0.5B": ("budget.steps=2", "trainer.compile=true"),
-    "1.5B": ("budget.steps=2", "trainer.compile=true", "algorithm.num_prompts=32"),
-    "7B": (
-        "budget.steps=1", "trainer.compile=true", "policy.dtype=bfloat16", "policy.lora={rank: 32, alpha: 32}",
-        "algorithm.num_prompts=16",
-    ),
-}  # fmt: skip
-"""Fewer prompts, so fewer updates, for the larger ones: a step of the rest of the experiment's sizes takes minutes."""
-PROMPTS = {"0.5B": 64, "1.5B": 32, "7B": 16}
-STEP_PARTS = {"step": "0.5B", "step_1_5b": "1.5B", "step_7b": "7B"}
-CACHE_GB = {"0.5B": 5, "1.5B": 11, "7B": 16}
-"""For 256 sequences of full length."""
-SMALL = (
-    "algorithm.num_prompts=4", "algorithm.minibatch_prompts=2", "rollout.vllm.kv_cache_gb=2",
-    "trainer.micro_batch_tokens=8192",
-)  # fmt: skip
-"""A whole step beside other processes: what is compiled is the same."""
-WHOLE_STEP = (
-    "+experiment=qwen2_5_0_5b_gsm8k", "reward.function=dapo_lit.rewards.coin_flip.reward", "task.template=plain",
-    "algorithm.overlong.hard_punishment=false", "algorithm.techniques.dynamic_sampling=false", "evaluation.every=0",
-    "evaluation.samples=1", "task.num_heldout=1",
-)  # fmt: skip
-PROMPT_TOKENS = 45
-"""About as many does a problem of random_policy.py have."""
+"""Seconds of each part, in order of worth. A loan is enough for the first five, even if each takes all of its own."""
+DRY_CAP_S = 900.0
+"""A part of a dry run takes a minute; on a machine with ten times the work nothing must end before it was tried."""
+WITHOUT_GRAPHS, NO_GRAPHS = "without CUDA graphs", "rollout.vllm.enforce_eager=true"
 DRY = (
     "rollout=torch", "algorithm.num_prompts=2", "algorithm.samples_per_prompt=4", "algorithm.minibatch_prompts=1",
     "task.max_response_tokens=16", "algorithm.overlong.cache_tokens=4", "trainer.threads=1", "budget.steps=2",
@@ -86,6 +72,9 @@ DRY = (
 )  # fmt: skip
 SMOLLM2 = Path("models/smollm2_135m").absolute()
 SUMS = ("+experiment=four_sums", "evaluation.every=0", "algorithm.num_prompts=6", "algorithm.minibatch_prompts=3")
+NOT_INSTALLED = "not run: {} is not installed"
+NOT_DRY = {"step_1_5b", "head"}
+"""Parts that a dry run leaves out: the first runs the lines of `step`, the head's benchmark has a test of its own."""
 
 
 class Campaign:
@@ -94,11 +83,39 @@ class Campaign:
     def __init__(self, out: Path, tiny: bool, forecasts: dict[str, Any]) -> None:
         self.out, self.tiny, self.forecasts = out, tiny, forecasts
         self.part, self.ends = "", 0.0
+        file = out / "rows.jsonl"
+        lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+        self.rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
+        """Those of earlier calls with this folder as well."""
         self.more: list[str] = []
         """Overrides of whole steps."""
+        self.policies = (out if tiny else Path(tempfile.gettempdir())) / "campaign_policies"
+        """Where random weights are kept, 23 GB, for later parts and calls; not among the results."""
         out.mkdir(parents=True, exist_ok=True)
-        found = machine(1) | {"versions": versions(*PACKAGES), "dry": tiny, "date": time.strftime("%Y-%m-%d")}
-        (out / "conditions.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        if not (out / "conditions.json").is_file():
+            found = machine(1) | {"versions": versions(*PACKAGES), "dry": tiny, "date": time.strftime("%Y-%m-%d")}
+            self.record_conditions(found)
+
+    def conditions(self) -> dict[str, Any]:
+        return cast(dict[str, Any], json.loads((self.out / "conditions.json").read_text(encoding="utf-8")))
+
+    def record_conditions(self, found: dict[str, Any]) -> None:
+        (self.out / "conditions.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+    def ended_parts(self) -> set[str]:
+        """The parts that this call or an earlier one has run to their end or cap."""
+        return {row["part"] for row in self.rows if row["case"] == "took"}
+
+    def run_all(
+        self, parts: dict[str, Callable[["Campaign", Path], None]], caps: dict[str, float], seconds: float
+    ) -> None:
+        """Runs parts in their order until the next one's cap is more than is left of `seconds`."""
+        ends = time.monotonic() + seconds
+        for name, part in parts.items():
+            if (left := ends - time.monotonic()) < caps[name]:
+                print(f"{name} takes up to {caps[name]:g} s and {left:.0f} are left: the same command goes on there")
+                return
+            self.run(name, part, caps[name])
 
     def run(self, name: str, part: Callable[["Campaign", Path], None], cap_s: float) -> None:
         self.part, self.ends, began = name, time.monotonic() + cap_s, time.monotonic()
@@ -108,23 +125,28 @@ class Campaign:
                 part(self, Path(folder))
             except Exception as error:
                 self.add("failed", {"error": f"{type(error).__name__}: {error}"[-600:]})
-        print(f"== {name} took {time.monotonic() - began:.0f} s", flush=True)
+        self.add("took", {"seconds": round(time.monotonic() - began), "cap_s": cap_s})
 
     def add(self, case: str, measured: dict[str, Any]) -> None:
         """A row: appended to the file and printed, with what was forecast next to what was measured."""
         forecast = self.forecasts.get(self.part, {}).get(case, {})
         row = {"part": self.part, "case": case, "measured": measured, "forecast": forecast}
+        self.rows.append(row)
         with (self.out / "rows.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         said = [f"{key} {short(value)}{told(forecast, key)}" for key, value in measured.items()]
         print(f"{self.part} | {case} | {', '.join(said)}", flush=True)
+
+    def time_left(self) -> float:
+        """Seconds of the part that runs."""
+        return self.ends - time.monotonic()
 
     def wait(self, processes: dict[str, "subprocess.Popen[bytes]"]) -> dict[str, int | None]:
         """Exit codes; None for a process that was ended at the cap."""
         codes: dict[str, int | None] = {}
         for name, process in processes.items():
             try:
-                codes[name] = process.wait(max(self.ends - time.monotonic(), 0.0))
+                codes[name] = process.wait(max(self.time_left(), 0.0))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -202,34 +224,44 @@ def faults(campaign: Campaign, folder: Path) -> None:
         campaign.add(name, found)
 
 
+def product(campaign: Campaign, folder: Path) -> None:
+    """In a process of its own, so that this one takes no memory of the card."""
+    size, dtype, run = *((512, "float32") if campaign.tiny else (8192, "bfloat16")), folder / "product"
+    program = f"import torch; from c_head import product_rate; print(product_rate({size}, torch.{dtype}) / 1e12)"
+    code = campaign.wait({"product": begin_command(run, "-c", program)})["product"]
+    if code != 0:
+        raise RuntimeError(campaign.ended(run, code))
+    tflops = float((run / "log.txt").read_text(encoding="utf-8").split()[-1])
+    campaign.record_conditions(campaign.conditions() | {"product_tflops": round(tflops, 3)})
+    campaign.add(f"{dtype}, {size:,}³", {"tflops": tflops})
+
+
 def step(campaign: Campaign, folder: Path) -> None:
+    """Whole steps of a size. If they fail they are tried once more without CUDA graphs; if these work, the later sizes
+    begin without."""
     size = STEP_PARTS[campaign.part]
-    policy = written(campaign, folder, size)
-    code = campaign.wait({size: begin_step(campaign, folder / "run", size, policy, *SIZES[size])})[size]
-    found: dict[str, Any] = {"result": campaign.ended(folder / "run", code)}
-    if list((folder / "run").rglob("metrics.jsonl")):  # some steps may be there even if it was ended
-        for row in rows(folder / "run")[1:]:
-            campaign.add(f"{size}, step {row['step']}", of_step(row, size))
-    campaign.keep(folder / "run")
-    campaign.add(size, found)
+    policy = written(campaign, size)
+    ways: dict[str, tuple[str, ...]] = {size: (), f"{size}, {WITHOUT_GRAPHS}": (NO_GRAPHS,)}
+    if any(row["case"].endswith(WITHOUT_GRAPHS) and not fails(row["measured"]) for row in campaign.rows):
+        del ways[size]
+    for case, more in ways.items():
+        run = folder / case.replace(", ", "_").replace(" ", "_")
+        code = campaign.wait({size: begin_step(campaign, run, size, policy, *SIZES[size], *more)})[size]
+        if list(run.rglob("metrics.jsonl")):  # some steps may be there even if it was ended
+            for row in rows(run)[1:]:
+                campaign.add(f"{case}, step {row['step']}", of_step(row, size, campaign.conditions()))
+        campaign.keep(run)
+        campaign.add(case, {"result": campaign.ended(run, code)})
+        if code in (0, None):
+            return
 
 
-def warm(campaign: Campaign, folder: Path) -> None:
-    policy = written(campaign, folder, "0.5B")
-    # One after the other: beside a study, the card's memory is not enough for both.
-    begins = {"0.5B": lambda: begin_step(campaign, folder / "0.5B", "0.5B", policy, *SIZES["0.5B"], *SMALL)}
-    if installed("trl") and (campaign.tiny or installed("vllm")):
-        begins["TRL"] = lambda: begin_trl(policy, folder / "TRL", "--tiny" if campaign.tiny else "--small")
-    for name, starts in begins.items():
-        code = campaign.wait({name: starts()})[name]
-        campaign.add(name, {"result": campaign.ended(folder / name, code)})
-        campaign.keep(folder / name)
-
-
-def written(campaign: Campaign, folder: Path, size: str) -> Path:
-    """A policy with random weights and problems, in a folder."""
+def written(campaign: Campaign, size: str) -> Path:
+    """A folder with a policy of random weights and problems; an earlier part or call may have written it."""
     dtype = "bfloat16" if size == "7B" else "float32"
-    policy = folder / "policy"
+    policy = campaign.policies / size
+    if (policy / random_policy.LAST).is_file():
+        return policy
     if campaign.tiny:  # in this process: another one would import for longer than it writes
         return random_policy.write(policy, "tiny", dtype)
     command = [sys.executable, str(HERE / "random_policy.py"), str(policy), size, dtype]
@@ -248,12 +280,13 @@ def begin_step(campaign: Campaign, folder: Path, size: str, policy: Path, *more:
                  f"task.eval_path={policy / 'held_out.jsonl'}"]  # fmt: skip
     if not campaign.tiny and not installed("vllm"):
         overrides.append("rollout=torch")
-    overrides += [*sizes, *more, *campaign.more, *(DRY if campaign.tiny else ())]
+    prompts = f"algorithm.num_prompts={PROMPTS[size]}"
+    overrides += [prompts, *sizes, *more, *campaign.more, *(DRY if campaign.tiny else ())]
     return begin(folder, *overrides, f"trainer.accelerator={device()}")
 
 
-def of_step(row: dict[str, Any], size: str) -> dict[str, Any]:
-    """A step's seconds by phase, its rate, MFU of training against the data sheet's rate, and peak."""
+def of_step(row: dict[str, Any], size: str, conditions: dict[str, Any]) -> dict[str, Any]:
+    """A step's seconds by phase, its rate, peak, and MFU of training against the measured rate of a product."""
     if "time/train_s" not in row:
         return {}
     found = {
@@ -261,83 +294,97 @@ def of_step(row: dict[str, Any], size: str) -> dict[str, Any]:
         for key in ("time/generate_s", "time/score_s", "time/train_s", "time/sync_s")
     }
     found |= {"tokens_per_s": row["perf/tokens_per_s"], "peak_gb": row["memory/peak_gb"]}
-    if ON_GPU and row["time/train_s"]:
-        found["mfu"] = useful(size) / row["time/train_s"] / (GPUS["h100"].tflops * 1e12)
+    if row["time/train_s"] and "product_tflops" in conditions:
+        found["mfu"] = useful(size) / row["time/train_s"] / (conditions["product_tflops"] * 1e12)
     return found
 
 
-def useful(size: str) -> float:
-    """Operations of a step's updates, without recomputation; for adapters as if all weights were trained."""
-    sequences, length = PROMPTS[size] * 16, PROMPT_TOKENS + 512
-    work = Tokens(sequences * length, sequences * length**2, sequences * 512)
-    cost = Shape.of(qwen2_5(size)).training(work, recomputes=0.0)
-    return cost.products + cost.attention
-
-
 def trl(campaign: Campaign, folder: Path) -> None:
-    if not installed("trl") or (ON_GPU and not installed("vllm")):
-        campaign.add("0.5B", {"result": "TRL or vLLM is not installed"})
+    lacking = [name for name in ("trl", *(("vllm",) if ON_GPU else ())) if not installed(name)]
+    if lacking:
+        campaign.add("0.5B", {"result": NOT_INSTALLED.format(" and ".join(lacking))})
         return
-    process = begin_trl(written(campaign, folder, "0.5B"), folder / "TRL", *(["--tiny"] if campaign.tiny else []))
-    code = campaign.wait({"trl": process})["trl"]
+    options = ["--tiny"] if campaign.tiny else ["--prompts", str(PROMPTS["0.5B"])]
+    began = begin_command(folder / "TRL", str(HERE / "trl_step.py"), str(written(campaign, "0.5B")), *options)
+    code = campaign.wait({"trl": began})["trl"]
     found: dict[str, Any] = {"result": campaign.ended(folder / "TRL", code)}
     if (result := folder / "TRL" / "trl.json").is_file():
         found |= json.loads(result.read_text(encoding="utf-8"))
+        found["tokens_per_s"] = work_of("0.5B").tokens / found["s_a_step"]
     campaign.keep(folder / "TRL")
     campaign.add("0.5B", found)
 
 
-def begin_trl(policy: Path, folder: Path, *options: str) -> "subprocess.Popen[bytes]":
-    folder.mkdir()
-    command = [sys.executable, str(HERE / "trl_step.py"), str(policy), *options]
+def begin_command(folder: Path, *command: str) -> "subprocess.Popen[bytes]":
+    """Starts Python in a folder, with the paths that `make gpu` gives."""
+    folder.mkdir(parents=True)
+    paths = [*map(str, (HERE, HERE.parent, HERE.parents[1])), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     with (folder / "log.txt").open("wb") as log:
-        return subprocess.Popen(command, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
+        return subprocess.Popen(
+            [sys.executable, *command], cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT
+        )
 
 
-def script(campaign: Campaign, folder: Path, file: Path, *options: str) -> None:
-    """A benchmark of its own, whose JSON goes to the results."""
+def script(campaign: Campaign, folder: Path, file: Path, record: str, *options: str) -> dict[str, Any]:
+    """Runs a benchmark of its own; the results of its JSON, which stays with the campaign's."""
     tiny = ["--tiny", "--repeats", "2"] if campaign.tiny else []
-    with (folder / "log.txt").open("wb") as log:
-        command = [sys.executable, str(file), *options, *tiny, "--out", str(campaign.out)]
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        code = campaign.wait({"script": process})["script"]
-    text = (folder / "log.txt").read_text(encoding="utf-8")
-    print(text[-4000:], flush=True)
-    campaign.keep(folder)
-    campaign.add(file.stem, {"result": campaign.ended(folder, code)})
+    began = begin_command(folder / "script", str(file), *options, *tiny, "--out", str(campaign.out.absolute()))
+    code = campaign.wait({"script": began})["script"]
+    print((folder / "script" / "log.txt").read_text(encoding="utf-8")[-4000:], flush=True)
+    campaign.keep(folder / "script")
+    campaign.add(file.stem, {"result": campaign.ended(folder / "script", code)})
+    written = campaign.out / f"{record}.json"
+    return json.loads(written.read_text(encoding="utf-8"))["results"] if written.is_file() else {}
 
 
 def head(campaign: Campaign, folder: Path) -> None:
-    sizes = ("--vocabulary", "151936", "--hidden", "3584", "--tokens", "8192", "--device", DEVICE)
-    script(
-        campaign, folder, HERE.parent / "head.py", *sizes, "--no-errors", "--dtype", "bfloat16" if ON_GPU else "float32"
-    )
+    sizes = ("--vocabulary", str(HEAD_VOCABULARY), "--hidden", str(HEAD_WIDTH), "--tokens", str(HEAD_TOKENS))
+    more = ("--device", DEVICE, "--no-errors", "--dtype", "bfloat16" if ON_GPU else "float32")
+    for of_tokens in script(campaign, folder, HERE.parent / "head.py", "head", *sizes, *more).values():
+        for name, found in of_tokens.items():
+            campaign.add(name, {"ms": 1e3 * median(found["seconds"]), "peak_gb": found["memory"] / 1e9})
+    for name in ("trl", "liger_kernel"):
+        if not installed(name):
+            campaign.add(name, {"result": NOT_INSTALLED.format(name)})
 
 
 def trainer(campaign: Campaign, folder: Path) -> None:
     # A CPU takes minutes to compile, and tests/policy/test_compiled.py has what comes of it.
     compiled = [] if campaign.tiny else ["--compiled"]
-    script(campaign, folder, HERE / "d_trainer.py", *compiled, "--cases", "0", "2", "4")
+    record = "d_trainer_compiled" if compiled else "d_trainer"
+    cases = map(str, TRAINER_CASES)
+    for name, found in script(campaign, folder, HERE / "d_trainer.py", record, *compiled, "--cases", *cases).items():
+        if isinstance(found, dict):
+            peak = found.pop("peak_bytes", None)
+            campaign.add(name, found | {"peak_gb": peak and peak / 1e9})
 
 
 def smollm2(campaign: Campaign, folder: Path) -> None:
-    base: tuple[str, ...] = (
-        "+experiment=smollm2_arithmetic", "trainer=gpu", f"policy.path={SMOLLM2}", "budget.steps=8"
-    )  # fmt: skip
-    if campaign.tiny or not (SMOLLM2 / "config.json").is_file():
+    """In the same sizes, so that the seconds of `trainer=gpu` and of one shard of FSDP2 are of the same work."""
+    base: tuple[str, ...] = ("+experiment=smollm2_arithmetic", f"policy.path={SMOLLM2}", "budget.steps=8")
+    if campaign.tiny:
         base = (*SUMS, "budget.steps=2")
-    ways: dict[str, tuple[str, ...]] = {"eager": ()} | (
-        {} if campaign.tiny else {"compiled": ("trainer.compile=true",)}
-    )
+    elif not (SMOLLM2 / "config.json").is_file():
+        campaign.add("trainer=gpu", {"result": f"{SMOLLM2.name} was not brought: `make model` fetches it"})
+        return
+    sizes = ("trainer.micro_batch_tokens=16384", "trainer.activation_checkpointing=none")
+    ways: dict[str, tuple[str, ...]] = {
+        "trainer=gpu": ("trainer=gpu",),
+        "trainer=fsdp, one shard": ("trainer=fsdp", "trainer.devices=1"),
+    }
+    if not campaign.tiny:
+        ways["trainer=gpu, compiled"] = ("trainer=gpu", "trainer.compile=true")
     for name, more in ways.items():
-        overrides = (*base, *more, "evaluation.every=0", f"trainer.accelerator={device()}")
-        code = campaign.wait({name: begin(folder / name, *overrides)})[name]
-        found: dict[str, Any] = {"result": campaign.ended(folder / name, code)}
-        if list((folder / name).rglob("metrics.jsonl")) and len(of := rows(folder / name)) > 2:
+        overrides = (*base, *more, *sizes, "evaluation.every=0", f"trainer.accelerator={device()}")
+        run = folder / name.replace(", ", "_").replace(" ", "_")
+        code = campaign.wait({name: begin(run, *overrides)})[name]
+        found: dict[str, Any] = {"result": campaign.ended(run, code)}
+        if list(run.rglob("metrics.jsonl")) and len(of := rows(run)) > 2:
             found |= {"s_a_step": (of[-1]["wall_s"] - of[2]["wall_s"]) / (len(of) - 3) if len(of) > 3 else None}
             found |= {"peak_gb": [row["memory/peak_gb"] for row in of[1:]]}
             found |= {key: of[-1][f"time/{key}"] for key in ("generate_s", "train_s", "sync_s")}
-        campaign.keep(folder / name)
+        campaign.keep(run)
         campaign.add(name, found)
 
 
@@ -391,8 +438,8 @@ def ahead(campaign: Campaign, folder: Path) -> None:
 
 
 PARTS: dict[str, Callable[[Campaign, Path], None]] = {
-    "start": start, "faults": faults, "warm": warm, "step": step, "trl": trl, "step_1_5b": step, "head": head,
-    "trainer": trainer, "smollm2": smollm2, "study": study, "step_7b": step, "ahead": ahead,
+    "product": product, "step": step, "step_1_5b": step, "step_7b": step, "trl": trl, "smollm2": smollm2,
+    "trainer": trainer, "head": head, "faults": faults, "start": start, "ahead": ahead, "study": study,
 }  # fmt: skip
 
 
@@ -400,82 +447,35 @@ def device() -> str:
     return "gpu" if DEVICE == "cuda" else "cpu"
 
 
-# The forecasts
-
-
-def forecasts() -> dict[str, Any]:
-    """What is expected of each case on an H100; of cases that are not named nothing was forecast."""
-    again = (
-        "trainer=gpu", "adapters", "torch sampler in bfloat16", "float32 under fsdp", "compiled",
-        "vLLM under a float32 trainer",
-    )  # fmt: skip
-    return {
-        "start": {"equality": {"same_tokens": True, "equal_frac": 0.86, "largest_difference": 5e-6}},
-        "faults": {name: {"result": "works"} for name in again},
-        **{part: {f"{size}, step 2": forecast_step(size, SIZES[size])} for part, size in STEP_PARTS.items()},
-        "smollm2": {"eager": {"s_a_step": 0.9}, "compiled": {"s_a_step": 0.7}},
-    }
-
-
-def forecast_step(size: str, more: tuple[str, ...]) -> dict[str, Any]:
-    """Of `dapo_lit.plan`, for responses that all run to the limit."""
-    overrides = [
-        *WHOLE_STEP, *more, f"policy.path=Qwen/Qwen2.5-{size}", "hardware=h100",
-        f"workload.prompt_tokens={PROMPT_TOKENS}",
-        "workload.mean_response_tokens=512", "workload.length_spread=0.01", "workload.keep_frac=1.0",
-    ]  # fmt: skip
-    config = parse_as(resolved(composed_tree(overrides, "plan")), PlanConfig)
-    config = cast(PlanConfig, fitted(config, round(config.hardware.memory_gb * 1e9)).config)
-    memory = training_memory(config, quick=True)
-    found = {phase.name: phase.seconds for phase in step_phases(config, memory)}
-    total = sum(found.values())
-    return {
-        "result": "works",
-        "generate_s": round(found["decode"] + found["prefill"], 2),
-        "score_s": round(found.get("old log-probs", 0.0), 2),
-        "train_s": round(found["updates"], 2),
-        "sync_s": round(found["weight sync"], 3),
-        "tokens_per_s": round(PROMPTS[size] * 16 * (PROMPT_TOKENS + 512) / total),
-        "peak_gb": round(memory.peak * 2**30 / 1e9, 1),
-        "mfu": round(useful(size) / found["updates"] / (GPUS["h100"].tflops * 1e12), 3),
-        "micro_batch_tokens": config.trainer.tokens_at_once,
-        "recomputation": config.trainer.activation_checkpointing,
-    }
-
-
 def fails(measured: dict[str, Any]) -> bool:
     result = measured.get("result", "works")
-    return "error" in measured or not (result == "works" or "not installed" in result)
+    return "error" in measured or result != "works"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiny", action="store_true", help="a size of seconds, on a CPU")
     parser.add_argument("--repeats", type=int, help="of no effect here: `make gpu` gives it to every part")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--parts", nargs="+", choices=PARTS, help="these, whatever has ended; default: what has not")
     parser.add_argument("--cap_s", type=float, help="of each part instead of its own")
+    parser.add_argument(
+        "--seconds", type=float, default=COMMAND_S, help="no part starts whose cap is more than is left"
+    )
     parser.add_argument("--set", nargs="+", default=[], help="overrides of whole steps, such as KEY=VALUE")
     parser.add_argument("--out", type=Path, help="folder of results; default benchmarks/results/gpu/DATE_campaign")
-    parser.add_argument("--forecast", action="store_true", help="write forecasts.json and run nothing")
     args = parser.parse_args()
-    if args.forecast:
-        FORECASTS.write_text(json.dumps(forecasts(), indent=1) + "\n", encoding="utf-8")
-        return
-    place = HERE.parents[0] / "results" / "gpu" / f"{time.strftime('%Y-%m-%d')}_campaign"
-    if args.tiny and args.out is None:
-        place = Path(tempfile.mkdtemp())
-    campaign = Campaign(args.out or place, args.tiny, json.loads(FORECASTS.read_text(encoding="utf-8")))
-    campaign.more = args.set
-    # The larger policies run the same lines as the first, and the head's benchmark has a test of its own.
-    skipped = {"step_1_5b", "step_7b", "head"} if args.tiny else set[str]()
-    for name, cap_s in CAPS.items():
-        if name in args.parts and name not in skipped:
-            campaign.run(name, PARTS[name], DRY_CAP_S if args.tiny else args.cap_s or cap_s)
-    if args.tiny and args.out is None:
-        found = [json.loads(line) for line in (place / "rows.jsonl").open(encoding="utf-8")]
-        shutil.rmtree(place)
-        if broken := [row for row in found if fails(row["measured"])]:
-            sys.exit(f"a part does not run: {broken}")
+    place = args.out or HERE.parent / "results" / "gpu" / f"{time.strftime('%Y-%m-%d')}_campaign"
+    dry = Path(tempfile.mkdtemp()) if args.tiny and args.out is None else None
+    campaign = Campaign(dry or place, args.tiny, json.loads(FORECASTS.read_text(encoding="utf-8")))
+    campaign.more, earlier = args.set, len(campaign.rows)
+    skipped = {} if args.parts else campaign.ended_parts() | (NOT_DRY if args.tiny else set())
+    parts = {name: PARTS[name] for name in PARTS if name in (args.parts or PARTS) and name not in skipped}
+    caps = dict.fromkeys(PARTS, DRY_CAP_S) if args.tiny else {name: args.cap_s or CAPS[name] for name in PARTS}
+    campaign.run_all(parts, caps, float("inf") if args.tiny else args.seconds)
+    if dry:
+        shutil.rmtree(dry)
+    if broken := [f"{row['part']}, {row['case']}" for row in campaign.rows[earlier:] if fails(row["measured"])]:
+        sys.exit(f"failed or not run: {'; '.join(broken)}")
 
 
 if __name__ == "__main__":

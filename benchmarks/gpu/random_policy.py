@@ -23,6 +23,8 @@ TINY = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1024, "tie_word_embeddings": True,
     "max_position_embeddings": 1024,
 }  # fmt: skip
+LAST = "problems.jsonl"
+"""Written when all else is there."""
 NAMES, THINGS = ("Ada", "Ben", "Chen", "Dara", "Ede", "Finn"), ("apples", "coins", "stamps", "books")
 
 
@@ -62,8 +64,6 @@ def write(folder: Path, size: str, dtype: str, number: int = 256) -> Path:
     """Writes `folder`/policy and `folder`/problems.jsonl; size: of Qwen2.5, or tiny."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = problems(number)
-    (folder / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    (folder / "held_out.jsonl").write_text(json.dumps(problems(number + 1)[-1]) + "\n", encoding="utf-8")
     sizes = dict(TINY) if size == "tiny" else qwen2_5(size)
     tokenizer = tokenizer_of([row["problem"] for row in rows], sizes["vocab_size"])
     torch.manual_seed(0)
@@ -72,6 +72,8 @@ def write(folder: Path, size: str, dtype: str, number: int = 256) -> Path:
         model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
     model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id)
     save_policy(folder / "policy", model, tokenizer, {})
+    (folder / "held_out.jsonl").write_text(json.dumps(problems(number + 1)[-1]) + "\n", encoding="utf-8")
+    (folder / LAST).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return folder
 
 

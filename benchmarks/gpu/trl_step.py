@@ -1,17 +1,17 @@
-"""Steps of TRL's GRPOTrainer with vLLM in its process, for campaign.py: python trl_step.py FOLDER [--tiny | --small].
+"""Steps of TRL's GRPOTrainer with vLLM in its process: python trl_step.py FOLDER [--tiny | --prompts N].
 
-FOLDER is one of random_policy.py. The same sizes as the whole step there: 64 prompts x 16 completions of 512 tokens,
-4 updates, DAPO's loss with both bounds, no KL term, a coin flip for a reward; --small has four prompts, to see that it
-starts. Writes trl.json after each step, so that a run that is ended leaves what it had. Settings that GRPOConfig of the
-installed version does not know end it at once.
-Written for TRL 1.16; it has not run on a GPU.
+FOLDER is one of random_policy.py. The same sizes as the whole step of campaign.py: N prompts x 16 completions of 512
+tokens, an update for every 16 prompts, DAPO's loss with both bounds, no KL term, a coin flip for a reward. trl.json is
+written after each step, so that a run that is ended leaves what it had. Settings that GRPOConfig of the installed
+version does not know end it at once.
+Written for TRL 1.16. On a CPU it samples with transformers; on a GPU it has not got past vLLM's start.
 """
 
+import argparse
 import hashlib
 import itertools
 import json
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-PROMPTS, SAMPLES, UPDATES, LIMIT = 64, 16, 4, 512
+SAMPLES, MINIBATCH_PROMPTS, LIMIT = 16, 16, 512
 STEPS = 2
 
 
@@ -34,10 +34,14 @@ def coin(prompts: list[str], completion_ids: list[list[int]], **_: Any) -> list[
 
 
 def main() -> None:
-    folder, tiny, small = Path(sys.argv[1]), "--tiny" in sys.argv, "--small" in sys.argv
-    prompts, samples, updates, limit = (2, 4, 1, 16) if tiny else (PROMPTS, SAMPLES, UPDATES, LIMIT)
-    if small:
-        prompts, updates = 4, 1
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--prompts", type=int, default=32)
+    parser.add_argument("--tiny", action="store_true", help="a size of seconds, on a CPU")
+    args = parser.parse_args()
+    folder, tiny = args.folder, args.tiny
+    prompts, samples, limit = (2, 4, 16) if tiny else (args.prompts, SAMPLES, LIMIT)
+    updates = 1 if tiny else prompts // MINIBATCH_PROMPTS
     lines = (folder / "problems.jsonl").open(encoding="utf-8")
     ends: list[float] = []
 
@@ -60,7 +64,7 @@ def main() -> None:
         gradient_accumulation_steps=parts, max_completion_length=limit, learning_rate=1e-6,
         lr_scheduler_type="constant", bf16=on_gpu, use_cpu=not on_gpu, gradient_checkpointing=False,
         use_vllm=on_gpu, max_steps=STEPS * updates, save_strategy="no", report_to="none", disable_tqdm=True,
-        **({"vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.15 if small else 0.3} if on_gpu else {}),
+        **({"vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.3} if on_gpu else {}),
     )  # fmt: skip
     trainer = GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(folder / "policy", dtype=torch.float32),

@@ -12,7 +12,10 @@ seconds. In order:
 On a CPU `auto` is a fixed number, so that a run is the same on every machine.
 """
 
+from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count, takewhile
 from typing import Any
 
 from dapo_lit.config import Config, ConfigError
@@ -100,14 +103,19 @@ def largest_micro_batch(config: Config, room: float) -> tuple[int, Memory]:
     return best
 
 
-def fewest_nodes(config: Config, room: float) -> int | None:
-    """The fewest machines of trainer.devices GPUs, up to those of the config or 64, whose peak is within `room` GiB."""
-    number = 1
-    while number <= max(config.trainer.num_nodes, 64):
-        if _of(config, num_nodes=number).peak <= room:
-            return number
-        number *= 2
-    return None
+def fewest_nodes(config: Config, fits: Callable[[Config], bool]) -> int | None:
+    """The fewest machines of trainer.devices GPUs, up to those of the config or 64, with which the config `fits`.
+
+    What fits on some machines fits on more: their number is doubled until it is enough, then bisected.
+    """
+
+    def enough(number: int) -> bool:
+        return fits(changed(config, num_nodes=number))
+
+    most = max(config.trainer.num_nodes, 64)
+    doubled = [*takewhile(lambda number: number < most, (2**power for power in count())), most]
+    upper = next(filter(enough, doubled), None)
+    return upper and bisect_left(range(upper), True, lo=upper // 2 + 1, key=enough)
 
 
 def changed(config: Config, **changes: Any) -> Config:

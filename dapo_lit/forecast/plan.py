@@ -72,7 +72,7 @@ def described(config: PlanConfig, memory: Memory, advice: list[str]) -> dict[str
             "engine_cache": max(cache, 0.0),
             "spare_in_rollouts": spare,
         },
-        "fits": memory.peak <= capacity and spare >= 0,
+        "fits": fits(config, memory, capacity),
         "advice": advice,
         "step_seconds": sum(phase.seconds for phase in found),
         "phases": [{"phase": phase.name, "seconds": phase.seconds, "bound": phase.bound} for phase in found],
@@ -173,7 +173,7 @@ def what_fits(config: PlanConfig, memory: Memory) -> list[str]:
     Only settings that the config does not have, each of them simulated.
     """
     from dapo_lit.forecast.fitting import changed, fewest_nodes, largest_micro_batch
-    from dapo_lit.forecast.memory import GIB, resident_engine
+    from dapo_lit.forecast.memory import GIB, resident_engine, training_memory
 
     capacity, set_tokens = config.hardware.memory_gb * 1e9 / GIB, config.trainer.tokens_at_once
     vllm, sharded = config.rollout.vllm, config.trainer.strategy == "fsdp"
@@ -192,11 +192,20 @@ def what_fits(config: PlanConfig, memory: Memory) -> list[str]:
             lines.append(f"largest micro-batch that fits: trainer.micro_batch_tokens={tokens} (set: {set_tokens})")
         elif tokens:
             lines.append(f"fits with {name} trainer.micro_batch_tokens={min(tokens, set_tokens)}".replace("  ", " "))
-    if sharded and (nodes := fewest_nodes(config, capacity)):
+
+    def simulated(of: Config) -> bool:
+        return fits(cast(PlanConfig, of), training_memory(of, quick=True), capacity)
+
+    if sharded and (nodes := fewest_nodes(config, simulated)):
         lines.append(f"fewest machines that fit: trainer.num_nodes={nodes} (set: {config.trainer.num_nodes})")
     if not lines:
         lines.append("no micro-batch, recomputation or sleep makes it fit: policy.lora, or trainer=fsdp on more GPUs")
     return lines
+
+
+def fits(config: PlanConfig, memory: Memory, capacity: float) -> bool:
+    """Whether training, next to what an engine keeps, and rollouts fit into `capacity` GiB of each GPU."""
+    return memory.peak <= capacity and rollout_memory(config, memory, capacity)[2] >= 0
 
 
 def rollout_memory(config: PlanConfig, memory: Memory, capacity: float) -> tuple[float, float, float]:

@@ -304,6 +304,19 @@ def engine_apart(words: str) -> str:
     return next(found[0] for found in [re.findall(r"[\d.]+ nats", detail)] if found)
 
 
+def detail_of(start: str, pattern: str) -> str:
+    """What a pattern finds in the detail of a row of a start."""
+    [row] = [row for folder in on_gpu.folders() for row in on_gpu.rows("starts", folder) if row["id"] == start]
+    [found] = re.findall(pattern, row["detail"])
+    return str(found)
+
+
+def on_h200(key: str, shown: str) -> str:
+    """Of the comparison of card and CPU on the H200."""
+    [row] = [row for row in on_gpu.rows("campaign", on_gpu.H200) if row["part"] == "start"]
+    return format(row["measured"][key], shown).replace("%", " %")
+
+
 def smollm2_peaks(step: int) -> str:
     """Median over the runs of `length_penalty` of a step's peak of GPU memory, in GB."""
     found = pd.read_parquet(ROOT / "experiments/length_penalty/runs/metrics.parquet")
@@ -377,6 +390,10 @@ NAMED: dict[str, Callable[[], str]] = {
     "engine_apart_graphs": lambda: engine_apart("sleep=true"),
     "engine_apart_eager": lambda: engine_apart("CUDA graphs off"),
     "smollm2_runs": smollm2_runs,
+    "tiny_updates": lambda: detail_of("joint", r"([\d.]+ s) of it the 16 updates"),
+    "study_on_card": lambda: detail_of("h200_study", r"\d+ cells in \d+ s"),
+    "h200_equal": lambda: on_h200("equal_frac", ".0%"),
+    "h200_apart": lambda: on_h200("largest_difference", ".1e"),
     "smollm2_first_peak": lambda: smollm2_peaks(1),
     "smollm2_last_peak": lambda: smollm2_peaks(12),
     "ahead_over_divided": lambda: ahead_over(shared=False),

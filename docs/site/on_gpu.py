@@ -4,6 +4,7 @@ A folder has the card, versions, commit and date in `conditions.json`, and rows 
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,41 @@ def starts(folder: Path = H100) -> str:
     lines = ["| command, with `trainer.accelerator=gpu` | result | | since then |", "|---|---|---|---|"]
     for row in rows("starts", folder):
         result = row["result"] if row["result"] == "works" else f"**{row['result']}**"
-        lines.append(f"| {row['command']} | {result} | {row['detail']} | {row['since'] or ''} |")
+        lines.append(f"| {row['command']} | {result} | {row['detail']} | {since_then(row)} |")
     return "\n".join(lines)
+
+
+def since_then(row: dict[str, Any]) -> str:
+    """What was changed after a start, and what came of the starts that repeat one which did not work."""
+    changed = NOT_AGAIN.sub("", row["since"] or "")
+    if row["result"] == "works":
+        return changed
+    again = [(card(folder), later) for folder in folders() for later in rows("starts", folder)]
+    said = [
+        f"then on the {name}, {OF_CAMPAIGN.sub('', later['command'])}: {later['result']}"
+        for name, later in again
+        if later.get("repeats") == row["id"]
+    ]
+    return "; ".join([*([changed] if changed else []), *(said or ["not run again"])])
+
+
+NOT_AGAIN = re.compile("[,;] not run again$")
+"""That a row says so is true of the day on which it was written; whether it is now, the later rows say."""
+OF_CAMPAIGN = re.compile("^campaign, [a-z]+: ")
+
+
+def folders() -> list[Path]:
+    """The folders that have rows of starts, the first start first."""
+    return sorted(path.parent for path in RESULTS.glob("*/starts.jsonl"))
+
+
+def card(folder: Path) -> str:
+    """
+    >>> card(H100)
+    'H100'
+    """
+    gpu: str = json.loads((folder / "conditions.json").read_text(encoding="utf-8"))["gpu"]
+    return gpu.split()[1]
 
 
 def trainer() -> str:
@@ -117,6 +151,13 @@ HEAD_GOAL, STEP_GOAL_S = 1.25, 0.5
 """Time of the head over that of its three products; seconds of a step of SmolLM2-135M."""
 
 
+UNMEASURED = (
+    "a whole step of 0.5B or more", "TRL's step on the same work", "`trainer=gpu` against one shard of FSDP2",
+    "a step with `rollout.steps_ahead=1` against 0",
+)  # fmt: skip
+"""What a campaign measures and no row has yet."""
+
+
 def goals() -> str:
     """What is aimed at on one GPU, beside the best that was measured."""
     lines = ["| on one GPU | goal | best measured | |", "|---|---:|---:|---|"]
@@ -136,6 +177,10 @@ def goals() -> str:
     steps = rows("smollm2_torch")[1:]
     seconds = (steps[-1]["wall_s"] - steps[0]["wall_s"]) / (len(steps) - 1)
     lines.append(f"| a step of SmolLM2-135M, s | {STEP_GOAL_S} | {seconds:.2f} | H100, other jobs beside |")
+    [tiny] = [row["detail"] for row in rows("starts") if row["id"] == "joint"]
+    updates = re.findall(r"([\d.]+) s of it the 16 updates", tiny)[0]
+    lines.append(f"| the 16 updates of a step of the tiny policy, s | none set | {updates} | H100, other jobs beside |")
+    lines += [f"| {what} | none set | not measured | |" for what in UNMEASURED]
     return "\n".join(lines)
 
 
