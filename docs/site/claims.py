@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 from cells import EXPERIMENTS, load_once
 
-from dapo_lit.study.compare.contrasts import Effect, compare_on, contrasts
+from dapo_lit.study.compare.contrasts import Contrast, Effect, compare_on, contrasts
 from dapo_lit.study.compare.effects import families_of, registered_effects
 from dapo_lit.study.compare.statistics import holm_attainable, smallest_effect
 from dapo_lit.study.read.outcomes import amount, primary_metric, unit
@@ -71,13 +71,18 @@ def _of_study(study: Mapping[str, Any], claims: Sequence[Mapping[str, Any]]) -> 
         for claim in claims:
             if contrast.family == study["family"] and claim["contrast"] in (contrast.technique, contrast.label):
                 outcome = study["accuracy"] if claim["outcome"] == "accuracy" else claim["outcome"]
-                own = next((e for e in registered if (e.contrast.label, e.outcome) == (contrast.label, outcome)), None)
+                # By what is compared: a study may have registered it under a name of its own, as a pair of arms.
+                own = next((e for e in registered if _same(e.contrast, contrast) and e.outcome == outcome), None)
                 comparison = compare_on(runs, contrast, outcome)
                 if not comparison.seeds:
                     raise SystemExit(f"docs/claims.yaml: no pair of {study['folder']} has {outcome}")
                 margin = margins.get(own.contrast.family) if own else None
                 found.append(Test(claim, study, outcome, comparison, own, margin))
     return found
+
+
+def _same(one: Contrast, other: Contrast) -> bool:
+    return dict(one.weights) == dict(other.weights)
 
 
 def adjusted(of_claim: Sequence[Test]) -> list[Test]:

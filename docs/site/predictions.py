@@ -6,8 +6,9 @@
     effect: [three_means/joint, "dapo@token_level_denominator=group:dapo"]  # study and comparison as in inline.py
     between: [-2, 2]    # in points or the metric's unit; an end may be another effect, null is no end
 
-or, instead of the last two, `ordered: [METRIC, STUDY, [ARM, ...]]`: the means of these arms in the last step ascend or
-descend. A prediction with neither is shown as not evaluated. What holds, holds in the estimates.
+or, instead of `effect`, `times: [METRIC, STUDY, ARM, ARM]`: the first arm's mean over runs and steps over the second's;
+or, instead of both, `ordered: [METRIC, STUDY, [ARM, ...]]`: the means of these arms in the last step ascend or descend.
+A prediction with none of them is shown as not evaluated. What holds, holds in the estimates.
 """
 
 import itertools
@@ -39,6 +40,10 @@ def judged(row: dict[str, Any]) -> tuple[str, str]:
         found = inline.effect(*row["effect"])
         low, high = (_end(end) for end in row["between"])
         return inline.SHOWS["points"](found), verdict(_size(found), low, high)
+    if "times" in row and (EXPERIMENTS / row["times"][1]).is_dir():
+        metric, study, *arms = row["times"]
+        one, other = (stated.mean(metric, study, arm) for arm in arms)
+        return f"{one:.3g} and {other:.3g}: {one / other:.3g} times", verdict(one / other, *row["between"])
     if "ordered" in row and (EXPERIMENTS / row["ordered"][1]).is_dir():
         metric, study, arms = row["ordered"]
         means = [stated.at(metric, study, arm, "-1") for arm in arms]

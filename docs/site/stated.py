@@ -66,6 +66,11 @@ def at(metric: str, study: str, arm: str, step: str) -> float:
     return float(np.mean([one.iloc[number] if number < 0 else one.loc[number] for one in values]))
 
 
+def mean(metric: str, study: str, arm: str) -> float:
+    """The mean of a metric over an arm's runs, each with the mean over its steps."""
+    return float(np.mean([run.series(metric).dropna().mean() for run in cells(study).of(arm)]))
+
+
 def runs_with(metric: str, study: str, arm: str, least: str) -> str:
     """How many of an arm's runs end with a metric of at least so much."""
     return str(sum(float(run.series(metric).iloc[-1]) >= float(least) for run in cells(study).of(arm)))
