@@ -78,7 +78,7 @@ def named_object(path: str) -> Any:
     parent, _, last = module.rpartition(".")
     holder: Any
     try:
-        with _importing(module):
+        with _importing(module, path):
             holder = import_module(module)
     except NamedError:
         holder = getattr(sys.modules.get(parent), last, None)  # what looks like a module may be a class
@@ -102,7 +102,7 @@ def module_file(path: str) -> Path | None:
     """
     check_given(path)
     module, _ = module_and_name(path)
-    with _importing(module):
+    with _importing(module, path):
         spec = find_spec(module)
         if spec is None:
             raise ModuleNotFoundError(name=module)
@@ -118,7 +118,7 @@ def module_and_name(path: str) -> tuple[str, str]:
 
 
 @contextmanager
-def _importing(module: str) -> Iterator[None]:
+def _importing(module: str, path: str) -> Iterator[None]:
     """Turns what an import raises, which may be anything, into a NamedError that says what failed, and where."""
     try:
         yield
@@ -130,4 +130,4 @@ def _importing(module: str) -> Iterator[None]:
         parent, _, last = absent.rpartition(".")
         if parent:
             raise NamedError(f"{parent} has no module {last}; a path goes to the top of a module") from None
-        raise NamedError(f"the module {absent} is not found; is its folder on PYTHONPATH?") from None
+        raise NamedError(f"the module {absent} of {path} is not found; is its folder on PYTHONPATH?") from None

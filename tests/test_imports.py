@@ -40,7 +40,7 @@ FAULTS = {
     "bad_exit.f": r"bad_exit cannot be imported: SystemExit: no licence \(bad_exit.py:2\)",
     "well.KK": r"well has no KK; did you mean K\?",
     "well.L.f": "well has no module L",
-    "absent.f": "the module absent is not found; is its folder on PYTHONPATH",
+    "absent.f": r"the module absent of absent\.f is not found; is its folder on PYTHONPATH",
     "./well.K": "is not a path to a function or class; write package.module.name",
 }
 

@@ -330,7 +330,7 @@ def test_what_cannot_learn_is_refused_before_the_cells_run_and_leaves_no_run(tmp
     assert done.stdout.count("before the first step") == 1
     assert "  tokenizer  " in done.stdout
     assert done.stderr.count("error: a reward function cannot be loaded") == 1
-    assert "no attribute 'no_such_function'" in done.stderr
+    assert "json has no no_such_function" in done.stderr
     assert not [file for file in tmp_path.rglob("*") if file.is_file() and "study" not in file.name]
 
 

@@ -73,7 +73,7 @@ WRONG = [
     ("train", ["evaluation.at_tokens=80000"], "evaluation.at_tokens=[80000]"),
     ("evaluate", ["policy=hf", "policy.path=models/none"], "policy.path models/none"),
     ("train", [SUMS, "task.template=plian"], "plain"),
-    ("train", [SUMS, "reward.function=nowhere.reward"], "'nowhere'"),
+    ("train", [SUMS, "reward.function=nowhere.reward"], "reward nowhere.reward"),
     ("train", ["task=chain_sum", "task.options.max_terms=4"], "task.options"),
     ("train", [SUMS, "task=file", "task.path=null"], "task.path `problem` `answer`"),
     # callbacks and loggers

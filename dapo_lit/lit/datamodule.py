@@ -274,7 +274,7 @@ class RolloutDataModule(LightningDataModule):
                 "resumed run samples them with newer weights"
             )
         state = {"next_step": self.next_step, "collector": self.collector.state_dict(), "ahead": ahead}
-        return state | {"inputs": self._inputs, "reward": self.config.reward.model_dump()}
+        return state | {"inputs": self._inputs, "reward_settings": self.config.reward.model_dump_json()}
 
     @property
     def _inputs(self) -> dict[str, str]:
@@ -298,7 +298,7 @@ class RolloutDataModule(LightningDataModule):
                 "restore that, or start a new run"
             )
         self.collector.load_state_dict(state["collector"])
-        if self.config.fork is not None and state.get("reward") != self.config.reward.model_dump():
+        if self.config.fork is not None and state.get("reward_settings") != self.config.reward.model_dump_json():
             self.collector.forget_verdicts()
         whole = [group.group for group in self.collector.carried if group.finished] + self.collector.earlier
         # A fork or a replay may shape rewards in another way than the run that saved them.

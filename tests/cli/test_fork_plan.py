@@ -4,6 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from dapo_lit.cli.fork import OWN, check_changes, continued, for_each_state, fork_families
 from dapo_lit.config import ConfigError
@@ -121,7 +122,8 @@ def test_several_states_are_a_sweep_and_one_is_a_cell(run):
 def test_each_state_of_a_run_is_a_base_of_its_own(tmp_path):
     before_step(tmp_path, 2).parent.mkdir()
     for step in (2, 4):
-        write_checkpoint(before_step(tmp_path, step), lambda draft, step=step: draft.write_text(f"{step}"), kept=None)
+        state = before_step(tmp_path, step)
+        write_checkpoint(state, lambda draft, step=step: torch.save({"step": step}, draft), kept=None)
     found = {}
     for step in (2, 4):
         config = SimpleNamespace(fork=SimpleNamespace(run=str(tmp_path), steps=[step]))

@@ -32,6 +32,7 @@ KEPT = {
     "base_fingerprint": "another is refused: tests/lit/test_lora_runs.py",
     "num_problems": "another is refused: tests/data/test_order.py", "seed": "the same",
     "inputs": "others are refused: tests/test_inputs.py",
+    "reward_settings": "compared where a fork continues: tests/test_fork.py",
     "problem": "found by its id: tests/rollout/test_carry_over.py", "problem_id": "the same",
     "ids": "of an environment, which this run has none of: tests/lit/test_turns.py", "places": "the same",
     "position": "of an open group's problem, the same; that of the order is changed",

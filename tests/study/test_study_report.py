@@ -119,8 +119,8 @@ def test_nothing_is_decided_that_was_not_registered_and_the_rest_is_exploratory(
 
 def test_pairs_beyond_those_registered_decide_nothing_and_fewer_wait(eight: Path) -> None:
     plan = Plan("pair", metric="eval/chain_sum/avg@4", family="left out of DAPO")
-    assert effects_of(eight, replace(plan, stopping={"pairs": 12}))[0]["verdict"] == "at 8 of 12"
-    first = effects_of(eight, replace(plan, stopping={"pairs": 5}))[0]
+    assert effects_of(eight, replace(plan, seeds=tuple(range(12))))[0]["verdict"] == "at 8 of 12"
+    first = effects_of(eight, replace(plan, seeds=tuple(range(5))))[0]
     assert (first["n"], first["p"], first["verdict"]) == ("5", "0.0625", "undecided")
     looked = effects_of(eight, replace(plan, stopping={"looks": [6, 8, 10]}))[0]
     assert looked["verdict"] == "up at 8 of 10"  # 2 of 64 flips are more than alpha * 6 / 10
