@@ -1,9 +1,11 @@
 """The made parts of pages and the made files are what the packed cells and the YAML files of docs/ give."""
 
 import doctest
+import json
 import re
 from pathlib import Path
 
+import claims
 import inline
 import made
 import measured
@@ -84,6 +86,19 @@ def test_an_interval_that_holds_nought_tells_no_sign_and_shows_none_only_within_
     assert [published.answer(sign, narrow) for sign in "+-0"] == ["cannot tell", "cannot tell", "agrees"]
     assert [published.answer(sign, loss) for sign in "+-0"] == ["disagrees", "agrees", "disagrees"]
     assert published.answer("mixed", loss) == "cannot tell"
+
+
+def test_what_a_finding_measured_is_of_the_runs_that_its_effect_is_against():
+    """One study has clip-higher left out at 16 updates a step and at 4, where the bound meets fewer tokens by far."""
+    often, seldom = (
+        row["measured"]["clip/high_frac_last_epoch"]
+        for row in json.loads(claims.FINDINGS.read_text(encoding="utf-8"))
+        if (row["technique"], row["folder"]) == ("clip_higher", "clip_by_reuse")
+    )
+    arms = ("dapo-clip_higher", "dapo-clip_higher@epochs=1")
+    measured = [stated.mean("clip/high_frac_last_epoch", "clip_by_reuse", arm) for arm in arms]
+    assert [often, seldom] == pytest.approx(measured, abs=1e-4)
+    assert seldom < often / 10
 
 
 def test_what_readme_says_was_found_is_short():

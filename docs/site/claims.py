@@ -147,14 +147,15 @@ def table() -> str:
 
 
 def findings() -> str:
-    """JSON: each technique's effect on held-out accuracy in each study, and what the runs without it measured."""
+    """JSON: each technique's effect on held-out accuracy in each study, and what its runs without it measured."""
     rows = []
     for test in (test for _, group in judged() for test in group if test.claim["outcome"] == "accuracy"):
         estimate, technique = test.comparison.estimate, REGISTER.get(test.claim["contrast"])
         if technique is None or estimate is None:
             continue
         runs = load_once(EXPERIMENTS / test.study["folder"] / "runs")
-        without = [r for r in runs if not r.techniques[technique.switch] and "@" not in r.arm]
+        # The effect's own: a study may leave the technique out at several settings, each with numbers of its own.
+        without = [run for run in runs if test.comparison.contrast.weights.get(run.arm, 0) < 0]
         keys = (technique.condition.metric, *technique.condition.like)
         columns = [part for key in keys for part in key.split(":")]
         steps = [_rows(run, columns) for run in without]
