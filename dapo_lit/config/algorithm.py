@@ -43,9 +43,9 @@ class Overlong(Section):
     """L_cache of Eq. 13: the penalty rises over this many tokens before the limit."""
     penalty_factor: PositiveFloat
     """The penalty at the limit; 1 in the paper."""
-    punish: Literal["all", "mixed", "right", "none"]
-    """The answers whose length penalty counts: all (Eq. 13 as printed), those of groups that have a right answer, right
-    ones, or none."""
+    punish: Literal["all", "mixed", "pass_rate", "right", "none"]
+    """The answers whose length penalty counts: all (Eq. 13 as printed), those of groups that have a right answer, all
+    times the share of right answers in their group, right ones, or none."""
     counts: Literal["policy", "all"]
     """The length of an episode in Eq. 13: the tokens of the policy, or those of its environment too (docs/turns.md)."""
     hard_punishment: bool

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Bool, Float64, Int
 from torch import Tensor
 
-Punished = Literal["all", "mixed", "right", "none"]
-"""The answers whose length penalty counts: `punished`."""
+Punished = Literal["all", "mixed", "pass_rate", "right", "none"]
+"""Whose length penalty counts, and how much of it: `punished`."""
 
 
 def soft_overlong_punishment(
@@ -41,28 +41,35 @@ def soft_overlong_punishment(
     return 0.0 - factor * share  # not -factor * share, which is -0.0 for short answers
 
 
-def punished(correct: Bool[Tensor, "G"], punish: Punished) -> Bool[Tensor, "G"]:
-    """True for the answers of one group whose length penalty is added to their reward.
+def punished(correct: Bool[Tensor, "G"], punish: Punished) -> Float64[Tensor, "G"]:
+    """The share of its length penalty that is added to each answer's reward, for the answers of one group.
 
     correct: the verdicts of the group.
-    punish: "all", as Eq. 13 is printed: every answer; "mixed": every answer of a group that has a right one; "right":
-        right answers; "none".
+    punish: "all", as Eq. 13 is printed: 1 for every answer; "mixed": 1 in a group that has a right answer; "pass_rate":
+        the group's share of right answers (prime-rl, pull request 2901); "right": 1 for right answers; "none": 0.
 
     In a group whose answers are all wrong, correctness gives no advantage (Eq. 9), so that under "all" the penalty is
-    all that is learned from it: short wrong answers are reinforced. "mixed" leaves such a group without advantages.
+    all that is learned from it: short wrong answers are reinforced. "mixed" leaves such a group without advantages;
+    "pass_rate" does so too, and is small where right answers are few.
 
-    >>> tuple(int(punished(torch.tensor(group), "mixed").sum()) for group in ([False, False], [False, True]))
-    (0, 2)
+    >>> wrong, mixed = torch.tensor([[False, False], [False, True]])
+    >>> [punished(group, "mixed").tolist() for group in (wrong, mixed)]
+    [[0.0, 0.0], [1.0, 1.0]]
+    >>> [punished(group, "pass_rate").tolist() for group in (wrong, mixed)]
+    [[0.0, 0.0], [0.5, 0.5]]
     """
+    right = correct.double()
     match punish:  # DAPO 3.4 soft overlong punishment: which answers it is for
         case "all":
-            return torch.ones_like(correct)
+            return torch.ones_like(right)
         case "mixed":
-            return correct.any().expand_as(correct)
+            return right.amax().expand_as(right)
+        case "pass_rate":
+            return right.mean().expand_as(right)
         case "right":
-            return correct
+            return right
         case "none":
-            return torch.zeros_like(correct)
+            return torch.zeros_like(right)
 
 
 def overlong_filtering(truncated: Bool[Tensor, "B"]) -> Bool[Tensor, "B"]:

@@ -227,15 +227,15 @@ def reward_shaping(config: Config) -> Callable[[Sequence[Completion]], None]:
     def shape(completions: Sequence[Completion]) -> None:
         # A missing verdict is no right answer that could make a group mixed.
         correct = torch.tensor([c.correct and not c.score.missing for c in completions], device="cpu")
-        counts = punished(correct, overlong.punish).tolist()
-        for completion, counted in zip(completions, counts, strict=True):
+        shares = punished(correct, overlong.punish).tolist()
+        for completion, share in zip(completions, shares, strict=True):
             # Recorded in every arm, so that arms with and without the technique have the same metric.
             length = len(completion.sample.row_ids) if counts_all else completion.num_tokens
             completion.length_penalty = penalties[length]
             completion.reward_shaped = config.reward.wrong_value if hard and completion.truncated else completion.reward
-            if soft and counted:
+            if soft:
                 # Added to the correctness reward, not in its place (Eq. 13 is a term of R).
-                completion.reward_shaped += completion.length_penalty
+                completion.reward_shaped += share * completion.length_penalty
 
     return shape
 

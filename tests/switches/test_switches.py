@@ -135,6 +135,7 @@ CHANGES: dict[str, tuple[list[str], list[str], set[str]]] = {
     "cache_tokens": ([], [A + "overlong.cache_tokens=10"], {"rewards", "penalty"} | EARNED),
     "penalty_factor": ([], [A + "overlong.penalty_factor=0.5"], {"rewards", "penalty"} | EARNED),
     "punish=mixed": ([], [A + "overlong.punish=mixed"], {"rewards"} | EARNED),  # the last group is all wrong
+    "punish=pass_rate": ([], [A + "overlong.punish=pass_rate"], {"rewards"} | EARNED),
     "punish=right": ([], [A + "overlong.punish=right"], {"rewards"} | EARNED),
     "punish=none": ([A + "overlong.hard_punishment=false"], [A + "overlong.punish=none"], {"rewards"} | EARNED),
     "punish without the penalty": ([T + "soft_overlong_punishment=false"], [A + "overlong.punish=right"], set()),
@@ -199,6 +200,7 @@ def test_the_length_penalty_counts_the_eos_token(compose):
 PUNISHED = {
     "all": [[0.5, -1.5, -1], [-1.5, -1], [0.5, 1]],
     "mixed": [[0.5, -1.5, -1], [-1, -1], [0.5, 1]],
+    "pass_rate": [[1 - 0.5 / 3, -1 - 0.5 / 3, -1], [-1, -1], [0.5, 1]],
     "right": [[0.5, -1, -1], [-1, -1], [0.5, 1]],
     "none": [[1, -1, -1], [-1, -1], [1, 1]],
 }
