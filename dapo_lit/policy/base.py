@@ -103,6 +103,8 @@ def default_cache() -> Path:
 def prepare_base(spec: BaseSpec, cache: Path | None = None) -> Path:
     """The HF folder of the base policy (config, safetensors, tokenizer, generation config), built if it is not cached.
 
+    Weights are float32 with values that bfloat16 can represent, unless there is no stage.
+
     The folder is written under a temporary name and renamed when complete. A file lock makes a second process with the
     same spec wait for the first.
     """
@@ -205,6 +207,10 @@ def _train_stage(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, spe
         )
     finally:
         torch.set_num_threads(threads)
+    # Studies keep their base policies in git: float32 whose lower half is zero packs to half the size.
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.copy_(weights.bfloat16())
 
 
 def _rows(tokenizer: PreTrainedTokenizerFast, demonstrations: list[Demonstration]) -> list[Example]:

@@ -119,3 +119,11 @@ def test_a_saved_tokenizer_is_the_same_to_any_user_of_transformers(characters, t
     assert read.encode(characters) == made.encode(characters) == list(range(2, 2 + len(characters)))
     assert read.decode([*read.encode(characters), 1], skip_special_tokens=True) == characters
     assert (read.pad_token_id, read.eos_token_id) == (0, 1)
+
+
+def test_weights_of_a_pretrained_base_policy_are_values_of_bfloat16(tmp_path: Path):
+    """Still float32, so that a run starts from every bit of the file."""
+    trained, drawn = weights(prepare_base(SPEC, tmp_path)), weights(prepare_base(replace(SPEC, stages=()), tmp_path))
+    assert trained.dtype == torch.float32
+    assert torch.equal(trained, trained.bfloat16().float())
+    assert not torch.equal(drawn, drawn.bfloat16().float())
