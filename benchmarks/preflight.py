@@ -24,7 +24,7 @@ from dapo_lit.config import parse
 from dapo_lit.policy.base import random_model
 from dapo_lit.policy.load import save_policy
 from dapo_lit.preflight import table, training
-from dapo_lit.runs.run_folder import processor_name
+from dapo_lit.runs.run_folder import processor
 
 STAGES = ("read", "encoded", "checked")
 SETS = ("math_train", "gsm8k_train", "dapo_math_17k")
@@ -107,7 +107,7 @@ def main() -> None:
     if options.out:
         found = {
             "command": " ".join(["python", "benchmarks/preflight.py", "--data", "$DAPO_LIT_DATA"]),
-            "machine": processor_name(),
+            "machine": processor(),
             "problems": len(rows),
             "processor_s": {name: round(value, 2) for name, value in seconds.items()},
         }

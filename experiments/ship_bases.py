@@ -19,20 +19,13 @@ from dapo_lit.cli.command import compose
 from dapo_lit.policy.base import prepare_base
 from dapo_lit.runs.code_state import git
 from dapo_lit.runs.files.manifest import MANIFEST, read_manifest, write_manifest
+from dapo_lit.runs.run_folder import processor
 
 COMMANDS = [
     ["+experiment=dapo", "+regime=joint"],
     *(["+experiment=add_soft_punishment", f"seed={seed}"] for seed in range(7)),
 ]
 """Command lines of dapo_lit.train whose base policies are shipped."""
-
-
-def processor() -> str:
-    """Name, family and model of the processor, and the instructions that torch uses: what rounding depends on."""
-    words = [line.split(":", 1) for line in Path("/proc/cpuinfo").read_text().splitlines() if ":" in line]
-    found = {key.strip(): value.strip() for key, value in words}
-    capability = torch.backends.cpu.get_cpu_capability()
-    return f"{found['model name']}, family {found['cpu family']}, model {found['model']}, {capability}"
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from command_line import run_cli
 
-from dapo_lit.runs.run_folder import processor_name
+from dapo_lit.runs.run_folder import processor
 from dapo_lit.study.read.packed_cells import read_packed
 from dapo_lit.study.read.run import Run
 from dapo_lit.study.read.runs import load
@@ -20,7 +20,7 @@ from dapo_lit.study.read.runs import load
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 BASES = EXPERIMENTS / "bases" / "factorial_joint"
 ARM, SEED, ACCURACY = "dapo-dynamic_sampling", 40, 0.28359375
-SAME_KIND = torch.backends.cpu.get_cpu_capability() == "AVX512" and "AMD EPYC" in processor_name()
+SAME_KIND = torch.backends.cpu.get_cpu_capability() == "AVX512" and "AMD EPYC" in processor()
 FIRST_STEPS = 3
 """Steps whose samples are the same on a processor of another kind; four were."""
 CLOCK = ("wall_s", "time/", "perf/", "memory/")

@@ -228,19 +228,26 @@ def versions() -> dict[str, str | None]:
     return found
 
 
+CPUINFO = {"family": "cpu family", "model": "model", "stepping": "stepping"}
+
+
 def hardware() -> dict[str, Any]:
     return {
         "platform": platform.platform(),
-        "processor": processor_name(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
     }
 
 
-def processor_name() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        for line in info.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor()
+def processor() -> str:
+    """Name, family, model and stepping of the processor, and the instructions that torch uses.
+
+    What rounding depends on: the libraries choose their kernels, and so the order of a sum, by these.
+    """
+    info, words = Path("/proc/cpuinfo"), dict[str, str]()
+    if info.is_file():  # Linux; all processors of a machine are alike, so the last one stands for them
+        pairs = (line.split(":", 1) for line in info.read_text(encoding="utf-8").splitlines() if ":" in line)
+        words = {key.strip(): value.strip() for key, value in pairs}
+    numbers = [f"{key} {words[name]}" for key, name in CPUINFO.items() if name in words]
+    return ", ".join([words.get("model name", platform.processor()), *numbers, torch.backends.cpu.get_cpu_capability()])

@@ -2,19 +2,22 @@
 
 import errno
 import os
+import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pandas as pd
 import pyarrow.parquet
 import pytest
+import torch
 from command_line import SMALL, run_cli
 
 from dapo_lit.config import ConfigError
 from dapo_lit.runs.checkpoint_files import write_checkpoint
 from dapo_lit.runs.files.record import read_record
 from dapo_lit.runs.files.tables import write_table
-from dapo_lit.runs.run_folder import check_room, open_run
+from dapo_lit.runs.run_folder import check_room, hardware, open_run
 
 
 def test_a_disk_without_room_for_a_checkpoint_is_named_before_anything_moves(tmp_path):
@@ -84,3 +87,10 @@ def test_a_full_disk_is_reported_with_the_file(compose, tmp_path, monkeypatch):
     monkeypatch.setattr(pyarrow.parquet, "write_table", no_space)
     with pytest.raises(OSError, match=r"No space left on device: '.*step_000001.parquet'"):
         write_table(tmp_path / "step_000001.parquet", pd.DataFrame())
+
+
+@pytest.mark.skipif(not Path("/proc/cpuinfo").is_file(), reason="reads Linux' description of the processor")
+def test_a_run_records_what_rounding_depends_on() -> None:
+    words = hardware()["processor"]
+    assert re.search(r", family \d+, model \d+, stepping \d+, [A-Z0-9]+$", words), words
+    assert words.endswith(torch.backends.cpu.get_cpu_capability())
