@@ -124,6 +124,19 @@ def test_one_cell_can_be_run_by_name_and_a_seed_beyond_the_plan_is_an_edit_of_it
     assert [edit.split(" was changed")[0] for edit in edits] == ["seeds"]
 
 
+def test_the_launch_commits_the_plan_where_it_is_asked_to(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    committed = []
+    monkeypatch.setattr("dapo_lit.cli.study_launch.commit_file", lambda *given: committed.append(given))
+    study = ["-m", "+study=kl_null", "+regime=joint"]
+    prepare(study)[1].register()
+    assert not committed
+    sweep = prepare([*study, "study.registered_in=experiments/mine"])[1]
+    sweep.register()
+    place = Path("experiments/mine/study.json")
+    assert committed == [(sweep.folder / "study.json", place, "Register study kl_null before its first cell")]
+
+
 def test_a_study_of_uncommitted_code_is_refused_and_a_pilot_of_it_registers_no_comparison(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("dapo_lit.cli.study_launch.uncommitted", lambda: ["dapo_lit/train.py", "conf/studies.yaml"])

@@ -21,7 +21,7 @@ from dapo_lit.cli.workers import Cell
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.shipped import SEARCHED, base_of, group_file, is_group, own_folders
 from dapo_lit.errors import suggestion
-from dapo_lit.runs.code_state import code_state, uncommitted
+from dapo_lit.runs.code_state import code_state, commit_file, uncommitted
 from dapo_lit.screen import printable
 from dapo_lit.study.designs import Arm, Design, read_arms
 
@@ -63,11 +63,15 @@ class Sweep:
         return [tuple(cell for cell in self.cells if cell.seed in part) for part in parts]
 
     def register(self) -> None:
-        """Writes the plan into the study's folder, and prints what it decides."""
-        from dapo_lit.study.read.registration import register
+        """Writes the plan into the study's folder, commits it if asked to, and prints what it decides."""
+        from dapo_lit.study.read.registration import FILE, register
 
         packed = self.config.own_study.packed
         digest = register(self.folder, self.plan, Path(packed) if packed else None, code_state())
+        if place := self.config.own_study.registered_in:
+            commit_file(
+                self.folder / FILE, Path(place) / FILE, f"Register study {self.plan.study} before its first cell"
+            )
         found = [f"{f.name} (comparisons: {len(f.contrasts)}, alpha: {f.alpha:g})" for f in self.plan.families]
         if found:
             print(f"registered {digest[:12]}, to decide {'; '.join(found)}", flush=True)

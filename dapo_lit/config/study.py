@@ -91,6 +91,9 @@ class Study(Section):
     study of a checkout with uncommitted changes has to be one."""
     workers: PositiveInt | None
     """Cells that a multirun runs at once; null: as many as there are cores (one on a GPU)."""
+    registered_in: str | None
+    """A folder of the checkout into which the launch commits the plan before the first cell, so that git shows which is
+    older; null: the plan stays with the runs."""
     packed: str | None
     """A folder of packed cells (status --pack); a cell packed there with the same config is not run again."""
 

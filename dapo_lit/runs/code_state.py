@@ -9,6 +9,9 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+from dapo_lit.config.sections import ConfigError
+from dapo_lit.runs.files.atomic import make_folder, write_text
+
 ROOT = Path(__file__).parents[2]
 PAGES = "pages"
 """docs/ in an installed package: its examples are no code of a run."""
@@ -49,6 +52,27 @@ def uncommitted() -> list[str]:
     """Files of code and configs that differ from the checkout's commit or are not in it; none outside a checkout."""
     lines = git("status", "--porcelain", "--untracked-files=all", "--", *CODE) or ""
     return [line.split(maxsplit=1)[1] for line in lines.splitlines()]
+
+
+def commit_file(source: Path, place: Path, subject: str) -> None:
+    """Copies a file to `place` in the checkout and commits it there alone, unless it stands there so already.
+
+    Raises ConfigError: there is no checkout, or git refuses; with git's own words.
+    """
+    target = ROOT / place
+    if (
+        target.is_file()
+        and target.read_bytes() == source.read_bytes()
+        and git("status", "--porcelain", str(place)) == ""
+    ):
+        return
+    make_folder(target.parent)
+    write_text(target, source.read_text(encoding="utf-8"))
+    for arguments in (["add", "--force", str(place)], ["commit", "--quiet", "-m", subject, "--", str(place)]):
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, timeout=60, check=False)
+        if done.returncode:
+            words = done.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"]
+            raise ConfigError(f"study.registered_in={place.parent}: git {arguments[0]} refused: {words[-1]}")
 
 
 def git(*arguments: str) -> str | None:

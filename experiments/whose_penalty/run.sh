@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Runs the cells of a task that are not packed yet:  bash experiments/whose_penalty/run.sh joint|calculator
+# To pack what is finished:  python -m dapo_lit.status runs/whose_penalty_TASK --pack experiments/whose_penalty/TASK/runs --bases experiments/bases/whose_penalty_TASK
+set -euo pipefail
+task=$1 place=experiments/whose_penalty/$1/runs
+case $task in joint) marks=40000,80000 ;; calculator) marks=20000,40000 ;; esac
+packed=()
+if [ -f "$place/cells.parquet" ]; then packed=("study.packed=$place"); fi
+exec "${PYTHON:-python}" -m dapo_lit.train -m +study=whose_penalty "+regime=$task" "evaluation.at_tokens=[$marks]" \
+    "study.registered_in=$place" "policy.base_from=experiments/bases/whose_penalty_$task" "${packed[@]}"
