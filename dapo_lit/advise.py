@@ -14,14 +14,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dapo_lit.cli.arguments import LOG_SYSTEMS, CommandParser, add_json
-from dapo_lit.command_text import command, setting
-from dapo_lit.errors import UserError
-from dapo_lit.screen import on_screen
+from ablations.arguments import LOG_SYSTEMS, CommandParser, add_json
+from ablations.command_text import command, setting
+from ablations.errors import UserError
+from ablations.screen import on_screen
 from dapo_lit.techniques import REGISTER
 
 if TYPE_CHECKING:
-    from dapo_lit.study.compare.advice import Advice
+    from ablations.compare.advice import Advice
 
 
 SCHEMA = "dapo_lit/advise/1"
@@ -31,17 +31,17 @@ def measurements(run: Path, system: str | None) -> tuple[list[dict[str, Any]], M
     """The rows of a run, and its settings below `algorithm` and `rollout.steps_ahead`; of another trainer's log no
     settings are read."""
     if system:
-        from dapo_lit.study.read.foreign import read_run
+        from ablations.read.foreign import read_run
 
         table = read_run(system, run).reset_index()
         return [dict(zip(table.columns, row, strict=True)) for row in table.to_numpy().tolist()], {}
     if run.is_file():
         raise UserError(f"{run} is a file, not the folder of a run; of another trainer's log, name it: --from trl")
+    from ablations.files.layout import CONFIG
+    from ablations.files.metrics_file import read_metrics
+    from ablations.files.record import read_config
     from dapo_lit.config.foreign import check_known_keys
     from dapo_lit.config.identity import flatten, with_defaults
-    from dapo_lit.runs.files.layout import CONFIG
-    from dapo_lit.runs.files.metrics_file import read_metrics
-    from dapo_lit.runs.files.record import read_config
 
     config = read_config(run)
     check_known_keys(config, run / CONFIG)
@@ -61,7 +61,7 @@ class Answer:
 
 def asked(run: Path, steps: int | None, system: str | None) -> Answer:
     """Reads a run, or its first steps. Raises UserError: there is none, or no step yet."""
-    from dapo_lit.study.compare.advice import advice, findings
+    from ablations.compare.advice import advice, findings
 
     rows, settings = measurements(run, system)
     rows = [row for row in rows if 0 < row["step"] <= (steps or row["step"])]
@@ -95,7 +95,7 @@ def tree(run: Path, found: Answer) -> dict[str, Any]:
 
 
 def lines(run: Path, found: Answer) -> Iterator[str]:
-    from dapo_lit.study.compare.advice import updates_of
+    from ablations.compare.advice import updates_of
 
     rows, settings, given = found.rows, found.settings, found.given
     updates = f", {updates_of(settings)} updates a step" if settings else ""
@@ -124,8 +124,8 @@ def lines(run: Path, found: Answer) -> Iterator[str]:
 
 def settling(run: Path, settings: Mapping[str, Any], given: Sequence["Advice"]) -> Iterator[str]:
     """The commands that would show what the techniques do to this run, or why there are none."""
-    from dapo_lit.runs.files.layout import kept_states
-    from dapo_lit.study.designs import Arm
+    from ablations.designs import Arm
+    from ablations.files.layout import kept_states
 
     if not settings:
         yield "A log has no settings and no states to fork; docs/coming_from.md has the keys to train here."

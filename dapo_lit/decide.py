@@ -18,13 +18,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dapo_lit.border import is_share
-from dapo_lit.cli.arguments import LOG_SYSTEMS, CommandParser, add_json
-from dapo_lit.errors import UserError
-from dapo_lit.screen import on_screen, print_table, printable
+from ablations.arguments import LOG_SYSTEMS, CommandParser, add_json
+from ablations.border import is_share
+from ablations.errors import UserError
+from ablations.screen import on_screen, print_table, printable
 
 if TYPE_CHECKING:
-    from dapo_lit.study.read.ledger import Ledger
+    from ablations.read.ledger import Ledger
 
 SCHEMAS = Path(__file__).with_name("schemas")
 """JSON schemas of what commands print with --json."""
@@ -58,12 +58,12 @@ def read(options: argparse.Namespace) -> "Ledger":
     """The ledger that the command line names."""
     first = options.ledgers[0]
     if options.system or first.is_dir():
-        from dapo_lit.study.read import run_ledger  # loads pandas, which a ledger in a file does without
+        from ablations.read import run_ledger  # loads pandas, which a ledger in a file does without
 
         if options.system:
             return run_ledger.ledger_of_logs(options.system, options.ledgers, options.metric, options.reference)
         return run_ledger.ledger_of_study(options.ledgers, options.metric, options.reference)
-    from dapo_lit.study.read.ledger import read_ledger
+    from ablations.read.ledger import read_ledger
 
     if len(options.ledgers) > 1:
         raise UserError(f"{options.ledgers[1]}: one file is one ledger; put all rows into one")
@@ -116,7 +116,7 @@ def lines(answer: Mapping[str, Any]) -> Iterator[str]:
         middle = sorted(factors)[len(factors) // 2]
         yield f"Pairing: without it, {middle:.1f} times the runs would tell as much."
     if not all(row["paired"] for row in answer["changes"]):
-        from dapo_lit.study.compare.referee import UNPAIRED_VARIANCE
+        from ablations.compare.referee import UNPAIRED_VARIANCE
 
         least, most = UNPAIRED_VARIANCE
         yield (
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parse_arguments(arguments)
     try:
         ledger = read(options)
-        from dapo_lit.study.compare.referee import referee  # loads numpy
+        from ablations.compare.referee import referee  # loads numpy
 
         answer = referee(
             ledger,

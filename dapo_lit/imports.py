@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dapo_lit.errors import UserError, described, nearest
+from ablations.errors import UserError, described, nearest
 
 _given: ContextVar[Container[str] | None] = ContextVar("given", default=None)
 

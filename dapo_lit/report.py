@@ -15,11 +15,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ablations.arguments import LOG_SYSTEMS, CommandParser, add_json
+from ablations.command_text import command
+from ablations.errors import UserError
+from ablations.screen import on_screen, printable
 from dapo_lit.callable_module import make_callable
-from dapo_lit.cli.arguments import LOG_SYSTEMS, CommandParser, add_json
-from dapo_lit.command_text import command
-from dapo_lit.errors import UserError
-from dapo_lit.screen import on_screen, printable
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_arguments(given)
     typed = command("report", *given)
     out = options.output or options.folders[0] / "report"
-    from dapo_lit.study.report.report import (
+    from ablations.report.report import (
         as_json,
         make_report,
     )  # loads matplotlib, so only once the command line is checked
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     left_out: list[str] = []
     try:
         if options.system:
-            from dapo_lit.study.read.foreign import import_runs
+            from ablations.read.foreign import import_runs
 
             metric, notes, left_out = import_runs(options.system, options.folders, out / "imported", options.metric)
             notes += [f"Left out: {reason}" for reason in left_out]

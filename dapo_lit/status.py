@@ -15,15 +15,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dapo_lit.cli.arguments import CommandParser, add_json
-from dapo_lit.errors import UserError
-from dapo_lit.runs.files.atomic import write_text
-from dapo_lit.runs.files.claim import alive
-from dapo_lit.runs.files.layout import METRICS
-from dapo_lit.screen import on_screen
-from dapo_lit.study.read.packed_cells import pack
-from dapo_lit.study.read.registration import FILE, last_plan
-from dapo_lit.study.read.runs import USABLE, Run, Runs, load, packed_folders, run_folders, study_folder
+from ablations.arguments import CommandParser, add_json
+from ablations.errors import UserError
+from ablations.files.atomic import write_text
+from ablations.files.claim import alive
+from ablations.files.layout import METRICS
+from ablations.read.packed_cells import pack
+from ablations.read.registration import FILE, last_plan
+from ablations.read.runs import USABLE, Run, Runs, load, packed_folders, run_folders, study_folder
+from ablations.screen import on_screen
 
 SCHEMA = "dapo_lit/status/1"
 

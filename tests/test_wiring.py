@@ -17,12 +17,12 @@ import torch
 from composition import tree_of
 from small_runs import Run
 
+from ablations.errors import UserError
 from dapo_lit.build.base_policy import policy_folder
 from dapo_lit.cli.config_tree import resolved
 from dapo_lit.config import parse
 from dapo_lit.config.identity import kinds
 from dapo_lit.config.sections import HORIZON, SCIENCE
-from dapo_lit.errors import UserError
 
 BASE = {
     "+experiment": "four_sums", "budget.steps": 1, "algorithm.num_prompts": 4, "algorithm.minibatch_prompts": 2,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
-from dapo_lit.border import FolderName
+from ablations.border import FolderName
 from dapo_lit.config.sections import Section
 from dapo_lit.techniques import REGISTER
 

@@ -13,6 +13,8 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from ablations.files.atomic import write_text
+from ablations.screen import StatusLine
 from dapo_lit.build.engine import build_engine
 from dapo_lit.build.problem_sets import OpenBenchmark, open_benchmark
 from dapo_lit.chat_template import today
@@ -40,9 +42,7 @@ from dapo_lit.preflight.table import Finding, run_checks
 from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.runs.code_state import code_state, scoring_hash
-from dapo_lit.runs.files.atomic import write_text
 from dapo_lit.runs.run_folder import hardware, versions
-from dapo_lit.screen import StatusLine
 
 EVALUATION = "evaluation.json"
 """What a folder of samples was made with; `questions` are those of the last evaluation, by problem."""

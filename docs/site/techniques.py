@@ -9,9 +9,9 @@ from cells import EXPERIMENTS, cells, points, ratio
 from claims import Test, judged
 from inline import cost, effect
 
-from dapo_lit.study.compare.effects import registered_effects
-from dapo_lit.study.read.outcomes import primary_metric
-from dapo_lit.study.read.registration import read_plan
+from ablations.compare.effects import registered_effects
+from ablations.read.outcomes import primary_metric
+from ablations.read.registration import read_plan
 from dapo_lit.techniques import REGISTER
 
 TUNED = "tuned_joint/compared"

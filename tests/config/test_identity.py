@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from ablations.read.guard import composed_refusals
 from dapo_lit.config import ConfigError, parse
 from dapo_lit.config.identity import (
     config_hash,
@@ -20,7 +21,6 @@ from dapo_lit.config.identity import (
 )
 from dapo_lit.config.sections import EXECUTION, SCIENCE
 from dapo_lit.config.shipped import default_run
-from dapo_lit.study.read.guard import composed_refusals
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 

@@ -1,7 +1,7 @@
 """The studies of conf/studies.yaml as designs."""
 
+from ablations.designs import ARMS, Design, read_arms
 from dapo_lit.config.shipped import SHARED, studies
-from dapo_lit.study.designs import ARMS, Design, read_arms
 
 PAIR = "pair"
 """A study of two arms that is not shipped."""

@@ -10,8 +10,8 @@ import pandas as pd
 import yaml
 from shipped import design
 
-from dapo_lit.runs.files.metrics_file import metrics_line
-from dapo_lit.study.designs import Arm
+from ablations.designs import Arm
+from ablations.files.metrics_file import metrics_line
 from dapo_lit.techniques import DAPO
 
 EFFECTS = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dapo_lit.study.compare.advice import Found, advice, findings, resembling, updates_of
+from ablations.compare.advice import Found, advice, findings, resembling, updates_of
 from dapo_lit.switches.algorithm import BUILT_IN_LOSSES
 from dapo_lit.techniques import REGISTER
 

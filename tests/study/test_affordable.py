@@ -2,9 +2,9 @@
 
 import pytest
 
-from dapo_lit.study.compare.advice import Found, findings
-from dapo_lit.study.compare.affordable import Affordable, affordable, committed_sds, sight
-from dapo_lit.study.compare.statistics import paired_t_power
+from ablations.compare.advice import Found, findings
+from ablations.compare.affordable import Affordable, affordable, committed_sds, sight
+from ablations.compare.statistics import paired_t_power
 
 
 def test_twelve_seeds_come_before_all_combinations_and_a_design_never_exceeds_its_budget():

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from synthetic_runs import write_run
 
-from dapo_lit.study.compare.calibration import calibrate
-from dapo_lit.study.designs import read_arm
-from dapo_lit.study.read.runs import StudyError, load
-from dapo_lit.study.report.report import close_calibration
+from ablations.compare.calibration import calibrate
+from ablations.designs import read_arm
+from ablations.read.runs import StudyError, load
+from ablations.report.report import close_calibration
 
 FREE, BOUND = "dapo@clip.high=5", "dapo@clip.high=0.1"
 CONTROL = {"outcome": "task/steps_frac", "direction": "up", "steps": [1, 20], "doses": [BOUND, FREE]}

@@ -13,13 +13,13 @@ import pytest
 from odd_values import DRAWS, altered, answer, check_answer
 from synthetic_runs import write_run
 
+from ablations.designs import Arm
+from ablations.files.manifest import sum_of, write_manifest
+from ablations.read.packed_cells import CELLS, METRICS, SAMPLES, pack, read_packed
+from ablations.read.registration import FILE, Family, Plan, Registered, as_tree, digest, read_entries, register
+from ablations.read.run import StudyError
+from ablations.read.runs import load
 from dapo_lit import report, status
-from dapo_lit.runs.files.manifest import sum_of, write_manifest
-from dapo_lit.study.designs import Arm
-from dapo_lit.study.read.packed_cells import CELLS, METRICS, SAMPLES, pack, read_packed
-from dapo_lit.study.read.registration import FILE, Family, Plan, Registered, as_tree, digest, read_entries, register
-from dapo_lit.study.read.run import StudyError
-from dapo_lit.study.read.runs import load
 from dapo_lit.techniques import DAPO
 
 ARMS = (Arm(DAPO), Arm(DAPO - {"clip_higher"}))

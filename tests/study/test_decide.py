@@ -10,9 +10,9 @@ from jsonschema import Draft202012Validator
 from synthetic_runs import write_run
 
 import dapo_lit
+from ablations.compare.statistics import sign_flip_p
+from ablations.designs import Arm
 from dapo_lit import decide
-from dapo_lit.study.compare.statistics import sign_flip_p
-from dapo_lit.study.designs import Arm
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((Path(dapo_lit.__file__).parent / "schemas" / "decide.json").read_text())

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from dapo_lit.study.compare import student
-from dapo_lit.study.compare.deciding import (
+from ablations.compare import student
+from ablations.compare.deciding import (
     FLAT,
     SHIPPED,
     Belief,

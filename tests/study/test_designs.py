@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from shipped import DESIGNS, design
 
-from dapo_lit.study.designs import half_fraction, in_order, ladder, read_arm
+from ablations.designs import half_fraction, in_order, ladder, read_arm
 from dapo_lit.techniques import LADDER
 
 

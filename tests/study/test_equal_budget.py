@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dapo_lit.study.compare.contrasts import Contrast, difference, pair
-from dapo_lit.study.compare.equal_budget import at_equal_tokens, at_marks, costs, needed, per_step_metric, tokens_used
-from dapo_lit.study.read.curves import TRAINING_ACCURACY, Measured, measured, rising, value_at
-from dapo_lit.study.read.run import Run
-from dapo_lit.study.read.runs import Runs
+from ablations.compare.contrasts import Contrast, difference, pair
+from ablations.compare.equal_budget import at_equal_tokens, at_marks, costs, needed, per_step_metric, tokens_used
+from ablations.read.curves import TRAINING_ACCURACY, Measured, measured, rising, value_at
+from ablations.read.run import Run
+from ablations.read.runs import Runs
 
 HELD_OUT = "eval/parity/avg@2"
 SAMPLING = difference("left out of DAPO", "", "dynamic_sampling", "dapo", "dapo-dynamic_sampling")

@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 from synthetic_runs import write_study
 
-from dapo_lit.study.compare.contrasts import difference
-from dapo_lit.study.compare.effects import effects_on_every_metric
-from dapo_lit.study.compare.statistics import max_t_p
-from dapo_lit.study.figures.difference_figures import difference_band
-from dapo_lit.study.read.outcomes import WORDS, in_words, is_outcome
-from dapo_lit.study.read.runs import Runs, load
+from ablations.compare.contrasts import difference
+from ablations.compare.effects import effects_on_every_metric
+from ablations.compare.statistics import max_t_p
+from ablations.figures.difference_figures import difference_band
+from ablations.read.outcomes import WORDS, in_words, is_outcome
+from ablations.read.runs import Runs, load
 
 CLIP = difference("left out of DAPO", "clip_higher", "clip_higher", "dapo", "dapo-clip_higher")
 

@@ -17,10 +17,10 @@ import pytest
 from scipy import optimize, stats
 from synthetic_runs import write_study
 
-from dapo_lit.border import is_share
+from ablations.border import is_share
+from ablations.read.outcomes import in_words, is_outcome, unit
+from ablations.read.registration import Plan, register
 from dapo_lit.report import main as report
-from dapo_lit.study.read.outcomes import in_words, is_outcome, unit
-from dapo_lit.study.read.registration import Plan, register
 
 METRIC, ARMS, SEEDS, SHOWN = "eval/chain_sum/avg@4", ("dapo", "dapo-clip_higher"), range(7), 8
 ELSEWHERE = {

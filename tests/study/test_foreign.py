@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 import yaml
 
-from dapo_lit.cli.arguments import LOG_SYSTEMS
+from ablations.arguments import LOG_SYSTEMS
+from ablations.read import foreign
+from ablations.read.foreign import import_runs
+from ablations.read.run import StudyError
+from ablations.read.runs import load
 from dapo_lit.report import main
-from dapo_lit.study.read import foreign
-from dapo_lit.study.read.foreign import import_runs
-from dapo_lit.study.read.run import StudyError
-from dapo_lit.study.read.runs import load
 
 TRL = Path(__file__).with_name("trl_logs")
 ACCURACY = "rewards/accuracy/mean"

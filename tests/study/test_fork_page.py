@@ -3,10 +3,10 @@
 import pytest
 from synthetic_runs import write_run
 
-from dapo_lit.study.designs import Arm
-from dapo_lit.study.read.registration import Family, Plan, Registered, register
-from dapo_lit.study.read.run import StudyError
-from dapo_lit.study.report.fork_page import close_fork
+from ablations.designs import Arm
+from ablations.read.registration import Family, Plan, Registered, register
+from ablations.read.run import StudyError
+from ablations.report.fork_page import close_fork
 from dapo_lit.techniques import DAPO
 
 

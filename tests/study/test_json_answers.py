@@ -11,11 +11,11 @@ from jsonschema import Draft202012Validator
 from pandas import read_csv
 from synthetic_runs import write_run
 
+from ablations.designs import Arm
 from dapo_lit import advise, replay, report, status
 from dapo_lit.build.components import RunComponents
 from dapo_lit.cli.command import compose
 from dapo_lit.decide import SCHEMAS
-from dapo_lit.study.designs import Arm
 
 NAMES = sorted(file.stem for file in SCHEMAS.glob("*.json"))
 

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from synthetic_runs import write_run
 
+from ablations.compare.contrasts import Contrast, Effect, compare
+from ablations.compare.effects import _judged, registered_effects
+from ablations.compare.referee import referee
+from ablations.compare.sequential import interval
+from ablations.designs import Arm
+from ablations.read.registration import Family, Plan, Registered, as_tree, register
+from ablations.read.run_ledger import ledger_of_study
+from ablations.read.runs import load
+from ablations.report.report import all_decided, make_report
 from dapo_lit.status import main as status
-from dapo_lit.study.compare.contrasts import Contrast, Effect, compare
-from dapo_lit.study.compare.effects import _judged, registered_effects
-from dapo_lit.study.compare.referee import referee
-from dapo_lit.study.compare.sequential import interval
-from dapo_lit.study.designs import Arm
-from dapo_lit.study.read.registration import Family, Plan, Registered, as_tree, register
-from dapo_lit.study.read.run_ledger import ledger_of_study
-from dapo_lit.study.read.runs import load
-from dapo_lit.study.report.report import all_decided, make_report
 from dapo_lit.techniques import DAPO
 
 METRIC = "eval/chain_sum/avg@4"

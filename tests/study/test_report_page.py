@@ -11,18 +11,18 @@ import pytest
 from browser import HOSTILE, Browser, chromium
 from synthetic_runs import write_run
 
+from ablations.compare.contrasts import contrasts
+from ablations.designs import Arm
+from ablations.figures.difference_figures import difference_band, paired_differences
+from ablations.files.atomic import write_text
+from ablations.files.tables import write_table
+from ablations.read.outcomes import bases
+from ablations.read.runs import load
+from ablations.report import explore
+from ablations.report.document import Document
+from ablations.report.html import write_html
+from ablations.report.run_page import write_run_page
 from dapo_lit.report import main as report
-from dapo_lit.runs.files.atomic import write_text
-from dapo_lit.runs.files.tables import write_table
-from dapo_lit.study.compare.contrasts import contrasts
-from dapo_lit.study.designs import Arm
-from dapo_lit.study.figures.difference_figures import difference_band, paired_differences
-from dapo_lit.study.read.outcomes import bases
-from dapo_lit.study.read.runs import load
-from dapo_lit.study.report import explore
-from dapo_lit.study.report.document import Document
-from dapo_lit.study.report.html import write_html
-from dapo_lit.study.report.run_page import write_run_page
 from dapo_lit.techniques import DAPO, REGISTER
 
 ARMS = [Arm(DAPO), Arm(DAPO - {"clip_higher"}), Arm(DAPO - {"token_level_loss"})]

@@ -8,14 +8,14 @@ import pytest
 from composition import tree_of
 from synthetic_runs import write_run
 
+from ablations.compare.contrasts import Contrast, compare
+from ablations.compare.effects import counted_values, registered_effects
+from ablations.compare.sequential import decisions, first_rejection, interval, planned_looks, rejections
+from ablations.designs import Arm
+from ablations.read.registration import Family, Plan, Registered
+from ablations.read.runs import load
 from dapo_lit.cli.study_launch import find_arm, prepare, study_design
 from dapo_lit.config import Config
-from dapo_lit.study.compare.contrasts import Contrast, compare
-from dapo_lit.study.compare.effects import counted_values, registered_effects
-from dapo_lit.study.compare.sequential import decisions, first_rejection, interval, planned_looks, rejections
-from dapo_lit.study.designs import Arm
-from dapo_lit.study.read.registration import Family, Plan, Registered
-from dapo_lit.study.read.runs import load
 from dapo_lit.techniques import DAPO
 from dapo_lit.train import run_study
 

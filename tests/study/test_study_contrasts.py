@@ -9,18 +9,18 @@ import pytest
 from shipped import DESIGNS, design
 from synthetic_runs import EFFECTS, write_run
 
-from dapo_lit.runs.files.metrics_file import metrics_line
-from dapo_lit.study.compare.contrasts import Contrast, compare, contrasts, pair
-from dapo_lit.study.designs import Arm, cube
-from dapo_lit.study.read import guard, outcomes
-from dapo_lit.study.read.curves import band, curves_of_bases
-from dapo_lit.study.read.health import findings
-from dapo_lit.study.read.registration import Family, Plan, Registered, doubts, read_plan
-from dapo_lit.study.read.registration import register as register_plan
-from dapo_lit.study.read.run import Run
-from dapo_lit.study.read.runs import StudyError, load, read_run
-from dapo_lit.study.report.report import Table, arms_section
-from dapo_lit.study.report.results import analyse
+from ablations.compare.contrasts import Contrast, compare, contrasts, pair
+from ablations.designs import Arm, cube
+from ablations.files.metrics_file import metrics_line
+from ablations.read import guard, outcomes
+from ablations.read.curves import band, curves_of_bases
+from ablations.read.health import findings
+from ablations.read.registration import Family, Plan, Registered, doubts, read_plan
+from ablations.read.registration import register as register_plan
+from ablations.read.run import Run
+from ablations.read.runs import StudyError, load, read_run
+from ablations.report.report import Table, arms_section
+from ablations.report.results import analyse
 from dapo_lit.techniques import DAPO, LADDER
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"

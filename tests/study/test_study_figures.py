@@ -7,9 +7,9 @@ from matplotlib.collections import PolyCollection
 from shipped import DESIGNS, design
 from synthetic_runs import write_study
 
-from dapo_lit.study.figures.curve_figures import plot_metric
-from dapo_lit.study.figures.style import looks
-from dapo_lit.study.read.runs import StudyError, load
+from ablations.figures.curve_figures import plot_metric
+from ablations.figures.style import looks
+from ablations.read.runs import StudyError, load
 
 
 def test_a_metric_plot_has_a_line_and_a_band_for_each_arm(tmp_path: Path) -> None:

@@ -11,14 +11,14 @@ import pytest
 from scipy import stats
 from synthetic_runs import write_run, write_study
 
+from ablations.designs import Arm
+from ablations.read.calibrations import read_calibration
+from ablations.read.registration import Family, Plan, Registered, register
+from ablations.read.runs import StudyError, load
+from ablations.report.document import Table
+from ablations.report.page_one import page_one
+from ablations.report.results import analyse
 from dapo_lit.report import main as report
-from dapo_lit.study.designs import Arm
-from dapo_lit.study.read.calibrations import read_calibration
-from dapo_lit.study.read.registration import Family, Plan, Registered, register
-from dapo_lit.study.read.runs import StudyError, load
-from dapo_lit.study.report.document import Table
-from dapo_lit.study.report.page_one import page_one
-from dapo_lit.study.report.results import analyse
 from dapo_lit.techniques import DAPO
 
 

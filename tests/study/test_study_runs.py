@@ -11,13 +11,13 @@ import yaml
 from shipped import design
 from synthetic_runs import write_run, write_study
 
+from ablations.designs import Arm
+from ablations.files.metrics_file import metrics_line
+from ablations.read.packed_cells import pack, read_cells
+from ablations.read.runs import StudyError, load, read_run
 from dapo_lit.report import main as report
-from dapo_lit.runs.files.metrics_file import metrics_line
 from dapo_lit.status import main as status
 from dapo_lit.status import seconds_left, state_of
-from dapo_lit.study.designs import Arm
-from dapo_lit.study.read.packed_cells import pack, read_cells
-from dapo_lit.study.read.runs import StudyError, load, read_run
 from dapo_lit.techniques import NAIVE_GRPO
 
 

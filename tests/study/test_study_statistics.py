@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from dapo_lit.study.compare.statistics import (
+from ablations.compare.statistics import (
     holm,
     holm_attainable,
     paired_t_power,
