@@ -1,1 +1,1 @@
-"""Designs of studies and names of arms; below it, finished runs read, compared, drawn and reported."""
+"""Evidence from the runs of any trainer: reading, pairing, statistics, decisions, ledgers, reports, figures."""

@@ -1,13 +1,14 @@
-"""The command line of the commands without a config: places, and settings as `key=value` or `--key value`."""
+"""The command line of commands without a config: places, and settings as `key=value` or `--key value`."""
 
 import argparse
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from ablations.errors import suggestion
+from ablations.trainer import command_words
 
 LOG_SYSTEMS = ("trl", "verl", "openrlhf", "prime_rl", "csv")
-"""Trainers whose logs can be read: the files in study/read/key_maps."""
+"""Trainers whose logs can be read: the files in read/key_maps."""
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -40,6 +41,12 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message}; --help lists the arguments\n")
+
+
+def parser_of(name: str, words: str | None) -> CommandParser:
+    """The parser of a command, with help that says `ablations NAME` as the trainer's commands are typed."""
+    typed = " ".join(command_words(name))
+    return CommandParser(prog=typed, description=(words or "").replace(f"ablations {name}", typed))
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -4,18 +4,20 @@ import re
 import shlex
 from collections.abc import Mapping
 
+from ablations.trainer import command_words
+
 PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./-]*")
 """Texts that Hydra reads as they are, but for those that are values of another type."""
 OTHER_VALUES = ("null", "true", "false", "nan", "inf")
 
 
-def command(module: str, *arguments: str) -> str:
-    """A command of the package for a shell.
+def command(name: str, *arguments: str) -> str:
+    """A command for a shell, as the trainer's are typed.
 
-    >>> command("report", "runs/$(date)")
-    "python -m dapo_lit.report 'runs/$(date)'"
+    >>> command("report", "runs/$(date)").endswith("report 'runs/$(date)'")
+    True
     """
-    return shlex.join(["python", "-m", f"dapo_lit.{module}", *arguments])
+    return shlex.join([*command_words(name), *arguments])
 
 
 def setting(key: str, value: object) -> str:

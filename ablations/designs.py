@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import yaml
 
 from ablations.errors import suggestion
-from dapo_lit.techniques import DAPO, LADDER, NAIVE_GRPO, REGISTER
+from ablations.techniques import DAPO, LADDER, NAIVE_GRPO, REGISTER
 
 Setting = bool | int | float | str
 

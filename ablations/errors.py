@@ -4,10 +4,7 @@ Errors of one room (a config, a data set, a study) are defined there; here are t
 """
 
 import difflib
-import sysconfig
-import traceback
 from collections.abc import Iterable
-from pathlib import Path
 
 from ablations.screen import printable
 
@@ -25,35 +22,6 @@ class DamagedError(UserError):
 
 class HeldError(UserError):
     """Another process is running this run."""
-
-
-class HubError(UserError):
-    """The hub refuses a request or cannot be reached."""
-
-
-class RewardError(UserError):
-    """A reward function fails, or does not return what a reward must."""
-
-
-LIBRARIES = (str(Path(__file__).parent), sysconfig.get_path("stdlib"), "<")
-"""What the files start with whose lines say nothing about a mistake in a user's code; "<" is Python's importer."""
-MOST_CHARACTERS = 300
-"""Of the text of an error in someone else's code."""
-
-
-def described(error: BaseException) -> str:
-    """An error in code that a config names, in one line: its type, its text, and the last line of the user's own code.
-
-    >>> described(KeyError("answer")), described(AssertionError()), described(UserError("rows.csv, line 2: empty"))
-    ("KeyError: 'answer'", 'AssertionError', 'rows.csv, line 2: empty')
-    """
-    if isinstance(error, UserError):
-        return str(error)
-    text = " ".join(str(error)[:MOST_CHARACTERS].split())
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if not f.filename.startswith(LIBRARIES) and "site-packages" not in Path(f.filename).parts]
-    place = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
-    return f"{type(error).__name__}{': ' if text else ''}{text}{place}"
 
 
 MOST_FAULTS = 3

@@ -36,7 +36,7 @@ from ablations.compare.referee import PRICE
 from ablations.compare.sequential import first_rejection
 from ablations.compare.statistics import sign_flip_p
 from ablations.designs import read_arm
-from dapo_lit.techniques import REGISTER
+from ablations.techniques import REGISTER
 
 ROOT = Path(__file__).parents[1]
 TASKS = {

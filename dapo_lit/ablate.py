@@ -32,14 +32,14 @@ from ablations.files.layout import ROLLOUTS
 from ablations.files.metrics_file import read_metrics
 from ablations.files.tables import read_table
 from ablations.screen import on_screen
+from ablations.techniques import DAPO, REGISTER, step_mean
+from ablations.trainer import flatten
 from dapo_lit.callable_module import make_callable
 from dapo_lit.cli.command import compose, exit_code_of
 from dapo_lit.cli.overrides import check_overrides
 from dapo_lit.cli.study_launch import check_code
 from dapo_lit.cli.workers import in_child, workers_for
 from dapo_lit.config import Config, config_folder
-from dapo_lit.config.identity import flatten
-from dapo_lit.techniques import DAPO, REGISTER, step_mean
 
 SCHEMA = "dapo_lit/ablate/1"
 ALL = "all"

@@ -20,9 +20,10 @@ from ablations.arguments import CommandParser
 from ablations.command_text import setting
 from ablations.errors import UserError
 from ablations.screen import on_screen
+from ablations.trainer import flatten
 from dapo_lit.config.conversion import convert
 from dapo_lit.config.converted import WANTED, Conversion
-from dapo_lit.config.identity import flatten, put
+from dapo_lit.config.identity import put
 from dapo_lit.config.shipped import is_group
 
 

@@ -26,12 +26,12 @@ from ablations.designs import Arm, arm_name
 from ablations.files.layout import REPLAYS, playable_page
 from ablations.files.tables import write_table
 from ablations.screen import on_screen, print_table
+from ablations.techniques import REGISTER
 from dapo_lit.cli.command import exit_code_of, silence_libraries
 from dapo_lit.cli.overrides import check_overrides, parsed
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.shipped import switches_of
 from dapo_lit.imports import named_in
-from dapo_lit.techniques import REGISTER
 
 if TYPE_CHECKING:
     from dapo_lit.replays.recorded_step import Recording

@@ -26,7 +26,7 @@ from ablations.command_text import setting
 from ablations.errors import UserError
 from ablations.files.layout import is_run, kept_states, playable_page
 from ablations.screen import on_screen, printable
-from dapo_lit.techniques import REGISTER
+from ablations.techniques import REGISTER
 
 HORIZON = 4
 """Steps of a fork, as +study=fork has them."""

@@ -157,7 +157,7 @@ ON_A_RECORDED_BATCH = (
     "overlong.counts",
 )  # fmt: skip
 ELSEWHERE = {f"algorithm.{key}": "tests/switches/test_switches.py" for key in ON_A_RECORDED_BATCH} | {
-    "algorithm.family": "a name of folders: tests/study", "policy.name": "a name of folders",
+    "algorithm.family": "a name of folders: tests/ablations", "policy.name": "a name of folders",
     "fork.run": "tests/test_fork.py", "fork.steps": "tests/test_fork.py", "fork.horizon": "tests/test_fork.py",
     "task.name": "each task has its tests: tests/tasks", "task.options": "tests/tasks",
     "task.base": "tests/policy/test_base.py", "evaluation.benchmarks": "tests/test_benchmarks.py",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ablations.read.outcomes import in_words
-from dapo_lit.techniques import REGISTER, step_mean
+from ablations.techniques import REGISTER, step_mean
 
 FILE = Path(__file__).with_name("findings.json")
 """Made by docs/site/made.py of the studies in docs/claims.yaml."""

@@ -14,7 +14,7 @@ from ablations.errors import suggestion
 from ablations.read.outcomes import bases as bases_of
 from ablations.read.outcomes import window_mean
 from ablations.read.runs import Runs
-from dapo_lit.techniques import DAPO, LADDER, NAIVE_GRPO, REGISTER
+from ablations.techniques import DAPO, LADDER, NAIVE_GRPO, REGISTER
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dapo_lit.seeds import SIGN_FLIPS
+from ablations.compare import SIGN_FLIPS
 
 Array = np.ndarray
 EXACT = 12

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import optimize, stats
 
-from dapo_lit.seeds import SIGN_FLIPS
+from ablations.compare import SIGN_FLIPS
 
 Array = np.ndarray
 

@@ -19,7 +19,7 @@ from ablations.read.outcomes import (
     with_interval,
 )
 from ablations.read.runs import Runs, StudyError
-from dapo_lit.techniques import REGISTER
+from ablations.techniques import REGISTER
 
 DotRow = tuple[str, Sequence[float], str, Estimate]
 """One row of dots: name, values, colour, mean with interval."""

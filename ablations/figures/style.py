@@ -21,7 +21,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from numpy.typing import ArrayLike
 
 from ablations.compare.contrasts import Contrast
-from dapo_lit.techniques import REGISTER
+from ablations.techniques import REGISTER
 
 PETROFF6 = ("#5790fc", "#f89c20", "#e42536", "#964a8b", "#9c9ca1", "#7a21dd")
 INK, FAINT, PAPER = "#1c1c1e", "#8a8a8f", "#ffffff"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ablations.read.runs import Runs, StudyError
-from dapo_lit.config import config_folder
+from ablations.trainer import configs
 
 FILE = "calibration.json"
 """In the folder of a calibration; those of shipped regimes are conf/regime/<regime>.calibration.json."""
@@ -34,7 +34,8 @@ def read_calibration(runs: Runs, study: Path) -> Admitted | None:
     name = f"calibrate_{regime['name']}" if regime else ""
     places = [study.resolve().parent, study.resolve().parent.parent] if regime else []
     files = [place / name / inner / FILE for place in places for inner in ("", "runs")]
-    files += [config_folder() / "regime" / f"{regime['name']}.{FILE}"] if regime else []
+    shipped = configs().calibrations if regime else None
+    files += [shipped / f"{regime['name']}.{FILE}"] if regime and shipped else []
     file = next((file for file in files if file.is_file()), None)
     if file is None:
         return None

@@ -1,17 +1,17 @@
 """Checks before arms are compared: one code version, only declared differences.
 
-The tags of the config's fields say which keys count (Kind in config/sections.py).
+The trainer says which keys count (trainer.py).
 """
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from ablations.designs import settings_of
+from ablations.inputs import are_several, causes, deciding, in_words, recorded
 from ablations.read.run import Run
 from ablations.read.runs import Runs
-from dapo_lit.config.identity import PACKING, SAMPLED_AT_ONCE, identity
-from dapo_lit.config.inputs import are_several, causes, deciding, in_words, recorded
-from dapo_lit.techniques import REGISTER
+from ablations.techniques import REGISTER
+from ablations.trainer import configs
 
 
 def refusals(runs: Runs, registered: Collection[str] = ()) -> list[str]:
@@ -26,12 +26,12 @@ def refusals(runs: Runs, registered: Collection[str] = ()) -> list[str]:
     return found + _within_arm(runs) + _unequal_bases(runs) + _other_inputs(runs)
 
 
-def composed_refusals(configs: Mapping[str, Mapping[str, Any]], declared: Collection[str]) -> list[str]:
+def composed_refusals(composed: Mapping[str, Mapping[str, Any]], declared: Collection[str]) -> list[str]:
     """Reasons why a study may not run: arms whose composed configs differ in undeclared keys, or do not differ.
 
-    configs: arm -> nested config, all with the same seed.
+    composed: arm -> nested config, all with the same seed.
     """
-    table = {arm: _relevant(identity(config)) for arm, config in configs.items()}
+    table = {arm: _relevant(configs().identity(config)) for arm, config in composed.items()}
     reasons = _undeclared(_differing(table), declared)
     first: dict[str, str] = {}
     for arm, config in table.items():
@@ -65,14 +65,12 @@ def _relevant(identity: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in keys.items() if key != "seed"}
 
 
-def _differing(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def _differing(flat: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Keys in which flat configs differ: key -> arm -> value. Keys that are science in some configs count in those."""
-    sometimes = {*PACKING, *SAMPLED_AT_ONCE}
+    sometimes = set(configs().sometimes)
     table = {
-        key: {
-            arm: config.get(key, "absent") for arm, config in configs.items() if key in config or key not in sometimes
-        }
-        for key in sorted(set().union(*configs.values()))
+        key: {arm: config.get(key, "absent") for arm, config in flat.items() if key in config or key not in sometimes}
+        for key in sorted(set().union(*flat.values()))
     }
     return {key: values for key, values in table.items() if len(set(map(repr, values.values()))) > 1}
 
@@ -111,7 +109,7 @@ def _unequal_bases(runs: Runs) -> list[str]:
 
 
 def _other_inputs(runs: Runs) -> list[str]:
-    """A sentence for each part of what runs of equal settings read (config/inputs.py) that is not the same in all."""
+    """A sentence for each part of what runs of equal settings read (inputs.py) that is not the same in all."""
     first: dict[tuple[str, str], tuple[Run, str]] = {}
     found: dict[str, str] = {}
     for run in runs:

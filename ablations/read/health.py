@@ -3,8 +3,8 @@
 import pandas as pd
 
 from ablations.read.runs import Run, Runs
-from dapo_lit.config.identity import flatten
-from dapo_lit.techniques import REGISTER
+from ablations.techniques import REGISTER
+from ablations.trainer import flatten
 
 TRUNCATED_LIMIT = 0.15
 

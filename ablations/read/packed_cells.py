@@ -32,6 +32,7 @@ from ablations.files.manifest import MANIFEST, sum_of, write_manifest
 from ablations.files.record import checked_record
 from ablations.files.tables import read_table, write_arrow
 from ablations.read.run import AXES, SAMPLE_KINDS, Run, StudyError
+from ablations.trainer import configs
 
 CELLS, METRICS, SAMPLES = "cells.parquet", "metrics.parquet", "samples.parquet"
 CELL_KINDS = {"arm": TEXT, "seed": WHOLE}
@@ -71,13 +72,11 @@ def read_cells(folder: Path, arm: str | None = None, seed: int | None = None) ->
 
 
 def _cell(row: Mapping[Any, Any], place: str) -> Cell:
-    from dapo_lit.config.foreign import check_known_keys  # the schema: a quarter of a second
-
     named = {"arm": str(row["arm"]), "seed": int(row["seed"])}
     config = json_tree(row["config"], f"{place}, config")
     check_size(config, f"{place}, config")
     checked(config, dict[str, Any], f"{place}, config")
-    check_known_keys(config, f"{place}, config")
+    configs().check(config, f"{place}, config")
     return Cell(
         **named,  # type: ignore[arg-type]
         # The columns decide which cell it is: tables are joined by them.

@@ -12,7 +12,8 @@ from ablations.border import TEXT, TRUTH, WHOLE, checked_table
 from ablations.errors import UserError
 from ablations.files.layout import EVALUATIONS
 from ablations.files.tables import read_table
-from dapo_lit.techniques import REGISTER
+from ablations.techniques import REGISTER
+from ablations.trainer import configs
 
 AXES = {
     "step": "rollout step",
@@ -95,10 +96,8 @@ class Run:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """The settings that decide what the run learns and when it ends (config/identity.py); empty if it has none."""
-        from dapo_lit.config.identity import identity  # the schema takes a quarter of a second, and logs have no config
-
-        return identity(self.config) if self.config else {}
+        """The settings that decide what the run learns and when it ends; empty if it has none."""
+        return configs().identity(self.config) if self.config else {}
 
     def series(self, key: str) -> pd.Series:
         """A metric by step, without the steps at which it was not logged; empty if it never was."""

@@ -25,10 +25,12 @@ from ablations.files.metrics_file import read_metrics
 from ablations.files.record import read_config, read_record
 from ablations.files.run_manifest import lost_files
 from ablations.files.tables import read_table
+from ablations.inputs import in_words, unexplained
 from ablations.read.packed_cells import CELLS, read_packed
 from ablations.read.registration import last_plan
 from ablations.read.run import USABLE, Run, StudyError
-from dapo_lit.techniques import REGISTER
+from ablations.techniques import REGISTER
+from ablations.trainer import configs, same_experiment
 
 RUN_NAME = re.compile(r"seed_\d+")
 
@@ -153,10 +155,6 @@ def load(*paths: str | Path) -> Runs:
 
     A cell found twice with one config hash is read once, from the first folder.
     """
-    # The schema takes a quarter of a second, and `Runs` of logs does without.
-    from dapo_lit.config.identity import same_experiment
-    from dapo_lit.config.inputs import in_words, unexplained
-
     found: dict[tuple[str, str, int], Run] = {}
     unreadable: dict[str, str] = {}
     homes: set[Path] = set()
@@ -237,13 +235,11 @@ def _below(path: Path) -> Iterator[Path]:
 
 def read_run(folder: Path) -> Run:
     """Reads one run folder."""
-    from dapo_lit.config.foreign import check_known_keys
-
     record, config, metrics = read_record(folder), read_config(folder), read_metrics(folder)
     if not {"arm", "seed"} <= record.keys():
         reason = "names no arm and seed" if record else "is missing"
         raise DamagedError(f"{folder / RECORD} {reason}; {RESTORE}")
-    check_known_keys(config, folder / CONFIG)
+    configs().check(config, folder / CONFIG)
     file = folder / "overrides.txt"
     return Run.of(
         folder,

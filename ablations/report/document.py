@@ -12,7 +12,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from ablations.figures.style import Drawing
-from dapo_lit.techniques import REGISTER
+from ablations.techniques import REGISTER
 
 WIDEST = 118
 """Columns of text in a wider terminal."""

@@ -23,7 +23,7 @@ from ablations.read.outcomes import amount, bases, in_words, unit, with_interval
 from ablations.read.runs import Runs
 from ablations.report.document import Part, Table
 from ablations.report.results import Results
-from dapo_lit.techniques import REGISTER
+from ablations.techniques import REGISTER
 
 NAMED = 6
 """Undecided comparisons that the first line names."""

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-from ablations.errors import HubError
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.commands import Benchmark
 from dapo_lit.config.sections import Task
+from dapo_lit.data.hub import HubError
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.selection import SelectionReport, deduplicate
 from dapo_lit.data.sources import DataError, load_benchmark_problems, load_heldout, load_with_selection

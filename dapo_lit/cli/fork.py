@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from ablations.designs import Arm, Design
 from ablations.files.layout import CONFIG, kept_states
 from ablations.files.record import read_config
+from ablations.techniques import REGISTER
+from ablations.trainer import flatten
 from dapo_lit.cli.overrides import is_inspection, parsed_overrides
 from dapo_lit.config import Config, ConfigError, config_folder
 from dapo_lit.config.foreign import foreign_config
-from dapo_lit.config.identity import flatten, kind_of, put
+from dapo_lit.config.identity import kind_of, put
 from dapo_lit.config.sections import HORIZON, SCIENCE
 from dapo_lit.imports import named_in
-from dapo_lit.techniques import REGISTER
 
 if TYPE_CHECKING:
     from ablations.read.registration import Family

@@ -14,7 +14,8 @@ from pydantic import ValidationError
 from ablations.border import fault_in_words
 from ablations.errors import DamagedError, one_line
 from ablations.files.manifest import RESTORE
-from dapo_lit.config.identity import flatten, kind_of, put, schema_key, with_defaults
+from ablations.trainer import flatten
+from dapo_lit.config.identity import kind_of, put, schema_key, with_defaults
 from dapo_lit.config.parsing import parse
 from dapo_lit.config.run import Config
 from dapo_lit.config.sections import BOOKKEEPING, ConfigError

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveInt
 
 from ablations.border import FolderName
+from ablations.techniques import REGISTER
 from dapo_lit.config.sections import Section
-from dapo_lit.techniques import REGISTER
 
 
 class Control(Section):

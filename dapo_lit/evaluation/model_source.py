@@ -13,10 +13,10 @@ from ablations.files.layout import CHECKPOINTS, CONFIG, RECORD
 from ablations.files.manifest import read_manifest
 from ablations.files.record import read_config, read_record
 from ablations.files.run_manifest import check_kept
+from ablations.inputs import differing, in_words, recorded
 from dapo_lit.build.base_policy import policy_folder
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.foreign import config_without_code
-from dapo_lit.config.inputs import differing, in_words, recorded
 from dapo_lit.config.sections import Policy
 from dapo_lit.policy.digests import local_folder, tokenizer_of
 from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer

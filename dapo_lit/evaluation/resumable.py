@@ -14,13 +14,13 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from ablations.files.atomic import write_text
+from ablations.inputs import differing
 from ablations.screen import StatusLine
 from dapo_lit.build.engine import build_engine
 from dapo_lit.build.problem_sets import OpenBenchmark, open_benchmark
 from dapo_lit.chat_template import today
 from dapo_lit.config import ConfigError
 from dapo_lit.config.commands import EvaluateConfig
-from dapo_lit.config.inputs import differing
 from dapo_lit.data.templates import PromptTemplate
 from dapo_lit.engines.protocol import RolloutEngine, token_bytes
 from dapo_lit.evaluation.model_source import EvaluatedModel

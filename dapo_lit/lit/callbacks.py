@@ -10,7 +10,7 @@ from typing import Any
 from lightning import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
-from ablations.errors import HeldError, RewardError
+from ablations.errors import HeldError
 from ablations.files.atomic import remove_empty
 from ablations.files.layout import CHECKPOINTS, before_step
 from dapo_lit.build.models import uses_gpu
@@ -22,6 +22,7 @@ from dapo_lit.lit.module import DAPOModule
 from dapo_lit.log import log
 from dapo_lit.preflight.idle_settings import FIRST_STEPS, idle_techniques
 from dapo_lit.ranks import SINGLE_PROCESS, Ranks, is_raised_by_all
+from dapo_lit.rewards.functions import RewardError
 from dapo_lit.rollout.collect import ExhaustedError
 from dapo_lit.rollout.records import CollectedStep
 from dapo_lit.rollout.step_collection import LostSampleError, StopRequestedError

@@ -12,12 +12,12 @@ import torch
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader, IterableDataset
 
+from ablations.inputs import differing, in_words, kind_of_part
 from ablations.screen import StatusLine
 from dapo_lit.build.components import RunComponents
 from dapo_lit.build.engine import ranks_per_engine
 from dapo_lit.build.problem_sets import OpenBenchmark
 from dapo_lit.config import Config, ConfigError
-from dapo_lit.config.inputs import differing, in_words, kind_of_part
 from dapo_lit.data.selection import SelectionReport
 from dapo_lit.engines.protocol import Sampling
 from dapo_lit.evaluation.sampled import Evaluation, evaluate

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ablations.errors import UserError
 from ablations.screen import with_status
+from ablations.techniques import REGISTER
 from ablations.web_page import allowed, inert, packed
 from dapo_lit.build.components import RunComponents
 from dapo_lit.config import Config, ConfigError
@@ -34,7 +35,6 @@ from dapo_lit.runs.safe_loading import safe_state_types
 from dapo_lit.seeds import minibatch_seed
 from dapo_lit.step.batch import token_batch
 from dapo_lit.switches.algorithm import reward_shaping
-from dapo_lit.techniques import REGISTER
 
 TEMPLATE = Path(__file__).with_name("step.html")
 COMPUTED: dict[str, tuple[Any, ...]] = {

@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ablations.errors import described
 from dapo_lit.config import ConfigError
-from dapo_lit.imports import NamedError, named_object
+from dapo_lit.imports import NamedError, described, named_object
 from dapo_lit.objective.tokens import Bounds, PolicyLoss, Statistics, Tokens, token_statistics
 from dapo_lit.seeds import PROBE
 

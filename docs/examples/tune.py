@@ -36,9 +36,9 @@ from ablations.designs import Arm
 from ablations.read.ledger import Change, Ledger, Pair, read_ledger
 from ablations.read.outcomes import outcome, primary_metric
 from ablations.read.runs import Runs, read_run
+from ablations.techniques import REGISTER
 from dapo_lit.build.base_policy import find_base
 from dapo_lit.cli.command import compose
-from dapo_lit.techniques import REGISTER
 
 SWITCH = "algorithm.techniques."
 CHANGES: dict[str, dict[str, Any]] = {

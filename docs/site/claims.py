@@ -23,7 +23,7 @@ from ablations.compare.statistics import holm_attainable, smallest_effect
 from ablations.read.outcomes import amount, primary_metric, unit
 from ablations.read.registration import read_plan
 from ablations.read.run import Run
-from dapo_lit.techniques import REGISTER, step_mean
+from ablations.techniques import REGISTER, step_mean
 
 DOCS = Path(__file__).parents[1]
 FINDINGS = DOCS.parent / "ablations" / "compare" / "findings.json"

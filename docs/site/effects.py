@@ -23,7 +23,7 @@ from ablations.figures.style import FAINT, INK, PETROFF6, Drawing, new_figure, t
 from ablations.read.curves import TRAINING_ACCURACY
 from ablations.read.outcomes import amount
 from ablations.read.run import Run
-from dapo_lit.techniques import DAPO, NAIVE_GRPO, REGISTER
+from ablations.techniques import DAPO, NAIVE_GRPO, REGISTER
 
 FIGURE = ROOT / "docs" / "figures" / "contexts.svg"
 TASKS = {

@@ -15,7 +15,7 @@ from scipy import stats
 
 from ablations.compare.statistics import Estimate
 from ablations.designs import read_arm
-from dapo_lit.techniques import REGISTER
+from ablations.techniques import REGISTER
 
 CUBE = "factorial_joint"
 MARGIN = 0.02

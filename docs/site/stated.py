@@ -15,7 +15,7 @@ from scipy import stats
 
 from ablations.compare.statistics import t_interval
 from ablations.designs import read_arm
-from dapo_lit.techniques import REGISTER
+from ablations.techniques import REGISTER
 
 
 def configured(file: str, path: str) -> Any:

@@ -12,7 +12,7 @@ from inline import cost, effect
 from ablations.compare.effects import registered_effects
 from ablations.read.outcomes import primary_metric
 from ablations.read.registration import read_plan
-from dapo_lit.techniques import REGISTER
+from ablations.techniques import REGISTER
 
 TUNED = "tuned_joint/compared"
 """Each arm at its best learning rate: its contrasts are settings, which no statement of claims.yaml names."""

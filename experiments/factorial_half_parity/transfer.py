@@ -12,7 +12,7 @@ import numpy as np
 from ablations.designs import read_arm
 from ablations.read.outcomes import primary_metric, scores
 from ablations.read.runs import load
-from dapo_lit.techniques import REGISTER
+from ablations.techniques import REGISTER
 
 HERE = Path(__file__).parent
 CUBE = HERE.parent / "factorial_joint" / "runs"

@@ -21,7 +21,7 @@ from ablations.read.curves import TRAINING_ACCURACY
 from ablations.read.outcomes import bases, primary_metric, scores
 from ablations.read.runs import Runs, load
 from ablations.report.page_one import needed_text
-from dapo_lit.techniques import REGISTER
+from ablations.techniques import REGISTER
 
 HERE = Path(__file__).parent
 ORDERS = {"none": 0, "main effects": 1, "and interactions of two": 2, "and of three": 3}

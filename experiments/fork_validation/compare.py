@@ -17,7 +17,7 @@ from scipy import stats
 
 from ablations.designs import read_arm
 from ablations.read.runs import Runs, load
-from dapo_lit.techniques import REGISTER
+from ablations.techniques import REGISTER
 
 KEY = "rollout/accuracy"
 OWN = "dapo"

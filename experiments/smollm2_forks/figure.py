@@ -16,7 +16,7 @@ from ablations.figures.style import FAINT, INK, RC, new_figure, title
 from ablations.files.metrics_file import read_metrics
 from ablations.read.run import Run
 from ablations.read.runs import load
-from dapo_lit.techniques import REGISTER
+from ablations.techniques import REGISTER
 
 HERE = Path(__file__).parent
 JOINT = HERE.parent / "factorial_joint" / "runs"

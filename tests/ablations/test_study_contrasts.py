@@ -21,7 +21,7 @@ from ablations.read.run import Run
 from ablations.read.runs import StudyError, load, read_run
 from ablations.report.report import Table, arms_section
 from ablations.report.results import analyse
-from dapo_lit.techniques import DAPO, LADDER
+from ablations.techniques import DAPO, LADDER
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 

@@ -11,14 +11,14 @@ import yaml
 from shipped import design
 from synthetic_runs import write_run, write_study
 
+from ablations.commands.report import main as report
+from ablations.commands.status import main as status
+from ablations.commands.status import seconds_left, state_of
 from ablations.designs import Arm
 from ablations.files.metrics_file import metrics_line
 from ablations.read.packed_cells import pack, read_cells
 from ablations.read.runs import StudyError, load, read_run
-from dapo_lit.report import main as report
-from dapo_lit.status import main as status
-from dapo_lit.status import seconds_left, state_of
-from dapo_lit.techniques import NAIVE_GRPO
+from ablations.techniques import NAIVE_GRPO
 
 
 def without_a_step_and_with_nan(lines: list[str]) -> str:

@@ -11,10 +11,10 @@ from zlib import crc32
 import pytest
 from odd_values import DRAWS, altered, answer, check_answer, damaged
 
+from ablations.commands import advise, report
 from ablations.read.foreign import import_runs
 from ablations.read.run import StudyError
 from ablations.read.runs import load
-from dapo_lit import advise, report
 
 ROWS = [
     {"step": s, "reward": 0.1 * s, "rewards/accuracy/mean": 0.05 * s, "completions/mean_length": 10 + s, "loss": 0.1}

@@ -18,9 +18,9 @@ from scipy import optimize, stats
 from synthetic_runs import write_study
 
 from ablations.border import is_share
+from ablations.commands.report import main as report
 from ablations.read.outcomes import in_words, is_outcome, unit
 from ablations.read.registration import Plan, register
-from dapo_lit.report import main as report
 
 METRIC, ARMS, SEEDS, SHOWN = "eval/chain_sum/avg@4", ("dapo", "dapo-clip_higher"), range(7), 8
 ELSEWHERE = {

@@ -1,11 +1,15 @@
 """The studies of conf/studies.yaml as designs."""
 
+from pathlib import Path
+
+import yaml
+
 from ablations.designs import ARMS, Design, read_arms
-from dapo_lit.config.shipped import SHARED, studies
 
 PAIR = "pair"
 """A study of two arms that is not shipped."""
-_STUDIES = {name: entry["study"] for name, entry in studies().items() if name != SHARED}
+_ENTRIES = yaml.safe_load((Path(__file__).parents[2] / "conf" / "studies.yaml").read_text(encoding="utf-8"))
+_STUDIES = {name: entry["study"] for name, entry in _ENTRIES.items() if name != "shared"}
 DESIGNS = tuple(sorted(name for name, study in _STUDIES.items() if study.get("arms")))
 
 

@@ -16,13 +16,13 @@ config. Each digest is one named part:
 
 Runs of earlier versions recorded few of them or none: what one side lacks is unknown, and never different. Nor does a
 part differ where the configs already do in a setting that decides it, such as task.path: that is for the comparison of
-settings (identity.py).
+settings (Configs.identity in trainer.py).
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dapo_lit.config.identity import Tree, flatten, identity, with_defaults
+from ablations.trainer import Tree, configs, flatten
 
 Inputs = Mapping[str, str]
 """Name of a part -> its digest."""
@@ -85,7 +85,7 @@ def unexplained(record: Tree, tree: Tree, other_record: Tree, other_tree: Tree) 
     names = differing(recorded(record), recorded(other_record))
     if not names or not (tree and other_tree):  # logs of other trainers have no config
         return names
-    one, two = identity(tree), identity(other_tree)
+    one, two = configs().identity(tree), configs().identity(other_tree)
     return [name for name in names if deciding(name, one) == deciding(name, two)]
 
 
@@ -115,7 +115,7 @@ def in_words(names: Iterable[str], tree: Tree) -> str:
     >>> in_words(["problems", "source mine.score"], {"task": {"path": "own.jsonl"}})
     'the training problems (task.path=own.jsonl) and the source of mine.score'
     """
-    flat, named = flatten(with_defaults(tree) if "algorithm" in tree else tree), []
+    flat, named = flatten(configs().complete(tree) if "algorithm" in tree else tree), []
     for name in names:
         words, key = WORDS[kind_of_part(name)]
         _, _, rest = name.partition(" ")

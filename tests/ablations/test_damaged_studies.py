@@ -13,14 +13,14 @@ import pytest
 from odd_values import DRAWS, altered, answer, check_answer
 from synthetic_runs import write_run
 
+from ablations.commands import report, status
 from ablations.designs import Arm
 from ablations.files.manifest import sum_of, write_manifest
 from ablations.read.packed_cells import CELLS, METRICS, SAMPLES, pack, read_packed
 from ablations.read.registration import FILE, Family, Plan, Registered, as_tree, digest, read_entries, register
 from ablations.read.run import StudyError
 from ablations.read.runs import load
-from dapo_lit import report, status
-from dapo_lit.techniques import DAPO
+from ablations.techniques import DAPO
 
 ARMS = (Arm(DAPO), Arm(DAPO - {"clip_higher"}))
 Table = pd.DataFrame

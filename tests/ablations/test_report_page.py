@@ -11,6 +11,7 @@ import pytest
 from browser import HOSTILE, Browser, chromium
 from synthetic_runs import write_run
 
+from ablations.commands.report import main as report
 from ablations.compare.contrasts import contrasts
 from ablations.designs import Arm
 from ablations.figures.difference_figures import difference_band, paired_differences
@@ -22,8 +23,7 @@ from ablations.report import explore
 from ablations.report.document import Document
 from ablations.report.html import write_html
 from ablations.report.run_page import write_run_page
-from dapo_lit.report import main as report
-from dapo_lit.techniques import DAPO, REGISTER
+from ablations.techniques import DAPO, REGISTER
 
 ARMS = [Arm(DAPO), Arm(DAPO - {"clip_higher"}), Arm(DAPO - {"token_level_loss"})]
 

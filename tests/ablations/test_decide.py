@@ -9,13 +9,13 @@ import pytest
 from jsonschema import Draft202012Validator
 from synthetic_runs import write_run
 
-import dapo_lit
+import ablations
+from ablations.commands import decide
 from ablations.compare.statistics import sign_flip_p
 from ablations.designs import Arm
-from dapo_lit import decide
 
 ROOT = Path(__file__).parents[2]
-SCHEMA = json.loads((Path(dapo_lit.__file__).parent / "schemas" / "decide.json").read_text())
+SCHEMA = json.loads((Path(ablations.__file__).parent / "schemas" / "decide.json").read_text())
 TRL = ["--from", "trl", str(ROOT / "tests" / "study" / "trl_logs"), "--metric", "rewards/accuracy/mean"]
 GAINS = {"better": 0.08, "worse": -0.06, "nothing": 0.0}
 NOISE = (0.011, -0.013, 0.004, 0.009, -0.006, -0.012, 0.007, 0.0, 0.003, -0.004, 0.006, -0.005)
@@ -108,7 +108,7 @@ def test_every_ledger_has_a_valid_answer_for_both_purposes(name, purpose, ledger
 def test_an_answer_loads_nothing_that_takes_seconds(name, ledgers):
     code = """
 import sys
-from dapo_lit import decide
+from ablations.commands import decide
 decide.main(sys.argv[1:])
 assert not {"torch", "transformers", "lightning", "scipy", "sympy", "matplotlib"} & set(sys.modules)
 """

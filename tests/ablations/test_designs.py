@@ -7,7 +7,7 @@ import pytest
 from shipped import DESIGNS, design
 
 from ablations.designs import half_fraction, in_order, ladder, read_arm
-from dapo_lit.techniques import LADDER
+from ablations.techniques import LADDER
 
 
 def test_table1_is_cumulative_as_printed_and_adds_dapo() -> None:

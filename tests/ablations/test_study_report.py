@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 from synthetic_runs import write_run, write_study
 
+from ablations.commands.report import main as report
 from ablations.designs import Arm
 from ablations.read.calibrations import read_calibration
 from ablations.read.registration import Family, Plan, Registered, register
@@ -18,8 +19,7 @@ from ablations.read.runs import StudyError, load
 from ablations.report.document import Table
 from ablations.report.page_one import page_one
 from ablations.report.results import analyse
-from dapo_lit.report import main as report
-from dapo_lit.techniques import DAPO
+from ablations.techniques import DAPO
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from synthetic_runs import write_run
 
+from ablations.commands.status import main as status
 from ablations.compare.contrasts import Contrast, Effect, compare
 from ablations.compare.effects import _judged, registered_effects
 from ablations.compare.referee import referee
@@ -18,8 +19,7 @@ from ablations.read.registration import Family, Plan, Registered, as_tree, regis
 from ablations.read.run_ledger import ledger_of_study
 from ablations.read.runs import load
 from ablations.report.report import all_decided, make_report
-from dapo_lit.status import main as status
-from dapo_lit.techniques import DAPO
+from ablations.techniques import DAPO
 
 METRIC = "eval/chain_sum/avg@4"
 ON = Arm(DAPO)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from composition import tree_of
 from synthetic_runs import write_run
 
 from ablations.compare.contrasts import Contrast, compare
@@ -14,10 +13,7 @@ from ablations.compare.sequential import decisions, first_rejection, interval, p
 from ablations.designs import Arm
 from ablations.read.registration import Family, Plan, Registered
 from ablations.read.runs import load
-from dapo_lit.cli.study_launch import find_arm, prepare, study_design
-from dapo_lit.config import Config
-from dapo_lit.techniques import DAPO
-from dapo_lit.train import run_study
+from ablations.techniques import DAPO
 
 
 def by_brute_force(values: list[float], looks: list[int], level: float) -> int | None:
@@ -64,29 +60,6 @@ def test_an_interval_is_of_the_looks_that_were_made() -> None:
     low, high = interval(np.linspace(0.5, 1.5, 8), [6, 8, 10]) or (0, 0)
     assert 0 < low < 1 < high
     assert interval([1.0, 2.0], [6, 12]) is None
-
-
-@pytest.mark.parametrize(("effect", "seeds"), [(0.2, 8), (0.0, 12)])
-def test_a_sequential_study_stops_at_the_look_that_decides_it_or_at_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effect: float, seeds: int
-) -> None:
-    """Cells are written instead of trained: the launch, the looks and the verdicts are the real ones."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dapo_lit.cli.study_launch.composed_tree", tree_of)  # of every cell, in a tenth of the time
-    asked = (
-        "+experiment=ablate_clip_higher", "~regime", "study.metric=eval/chain_sum/avg@4", "study.workers=1",
-        "preflight=false",
-    )  # fmt: skip
-    _, sweep = prepare(["-m", *asked, "study.until=decided", "study.max_pairs=12"])
-    assert sweep.plan.stopping == {"until": "decided", "looks": (8, 12)}
-
-    def write(config: Config, overrides: list[str]) -> None:
-        arm = find_arm(study_design(config), config.study.arm)
-        effects = {"clip_higher": effect}
-        write_run(sweep.folder.parent, arm, config.seed, study=sweep.folder.name, steps=6, every=3, effects=effects)
-
-    assert run_study(sweep, write) == 0
-    assert load(sweep.folder).seeds == tuple(range(seeds))
 
 
 def test_a_look_waits_for_the_first_registered_seeds_and_a_late_pair_changes_no_verdict(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from ablations.designs import Arm
 from ablations.read.registration import Family, Plan, Registered, register
 from ablations.read.run import StudyError
 from ablations.report.fork_page import close_fork
-from dapo_lit.techniques import DAPO
+from ablations.techniques import DAPO
 
 
 def test_a_state_of_which_no_cell_started_is_named_and_so_is_a_run_that_is_gone(tmp_path):

@@ -9,9 +9,9 @@ from shipped import DESIGNS, design
 from sixth_technique import MASK
 from synthetic_runs import EFFECTS, write_study
 
-from dapo_lit.report import main as report
-from dapo_lit.status import main as status
-from dapo_lit.techniques import REGISTER, Technique
+from ablations.commands.report import main as report
+from ablations.commands.status import main as status
+from ablations.techniques import REGISTER, Technique
 
 SIXTH = MASK.switch
 SMALL: dict[str, Any] = {"steps": 6, "every": 3, "questions": 8}

@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from ablations.arguments import LOG_SYSTEMS
+from ablations.commands.report import main
 from ablations.read import foreign
 from ablations.read.foreign import import_runs
 from ablations.read.run import StudyError
 from ablations.read.runs import load
-from dapo_lit.report import main
 
 TRL = Path(__file__).with_name("trl_logs")
 ACCURACY = "rewards/accuracy/mean"

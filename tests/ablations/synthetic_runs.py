@@ -12,7 +12,7 @@ from shipped import design
 
 from ablations.designs import Arm
 from ablations.files.metrics_file import metrics_line
-from dapo_lit.techniques import DAPO
+from ablations.techniques import DAPO
 
 EFFECTS = {
     "overlong_filtering": 0.02,
