@@ -45,7 +45,7 @@ test-mutations: $(READY)  ## seed faults into a copy of the code, one at a time:
 sweeps: $(READY)  ## the whole equivalence matrix; kill and stop a run of seconds 120 times; make a committed cell anew; damage what readers are given 4,800 times (minutes)
 	DAPO_LIT_MATRIX=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile tests/lit/test_equivalence_matrix.py
 	DAPO_LIT_MATRIX=1 $(BIN)/python -m pytest -q -n 2 tests/test_committed_cell.py tests/preflight/test_policy_check.py tests/policy/test_compiled.py tests/test_one_file.py tests/test_train.py tests/test_plan.py $(ARGS)
-	DAPO_LIT_MATRIX=1 $(BIN)/python -m pytest -q -n 2 tests/study/test_damaged_logs.py tests/study/test_damaged_studies.py tests/runs/test_damaged_folders.py
+	DAPO_LIT_MATRIX=1 $(BIN)/python -m pytest -q -n 2 tests/ablations/test_damaged_logs.py tests/ablations/test_damaged_studies.py tests/runs/test_damaged_folders.py
 
 # what the project has is read from its own environment, and is not installed a second time
 $(PARITY)/.ready: $(READY) requirements.peers.lock
@@ -178,7 +178,7 @@ gpu:  ## measure on a GPU, part by part (PART=a ... h), each within 9 minutes, o
 	done
 
 # What is sent to such a machine, as files without their git: neither experiments/ nor pages.
-SENT := dapo_lit math_answers conf benchmarks docs/examples docs/claims.yaml tests tests_parity notebooks pyproject.toml README.md Makefile
+SENT := dapo_lit ablations math_answers conf benchmarks docs/examples docs/claims.yaml tests tests_parity notebooks pyproject.toml README.md Makefile
 
 # TRL, which the campaign runs, is among the peers.
 gpu-dry: $(PARITY)/.ready  ## run parts a to c and the campaign on a CPU, from the committed files that are sent to a GPU machine (minutes)

@@ -18,8 +18,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from ablations.files.metrics_file import read_metrics
 from dapo_lit.config import config_folder
-from dapo_lit.runs.files.metrics_file import read_metrics
 
 ALL = sorted(file.stem for file in (config_folder() / "algorithm").glob("*.yaml"))
 

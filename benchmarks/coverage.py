@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ablations.compare.statistics import t_interval
 from dapo_lit.evaluate import share_interval
-from dapo_lit.study.compare.statistics import t_interval
 
 CONCENTRATION = 1.0
 """Of the Beta distribution: most questions are always right or always wrong, as in benchmarks of competitions."""

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy import stats
 
-from dapo_lit.study.compare.sequential import rejections
+from ablations.compare.sequential import rejections
 
 STUDIES, ALPHA, ARMS, MOST = 20_000, 0.05, 4, 24
 LOOKS = (8, 12, 16, 20, 24)

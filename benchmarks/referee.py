@@ -31,12 +31,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from dapo_lit.study.compare.deciding import FLAT, Belief, Evidence, Prior, belief, choose, paired, pooled
-from dapo_lit.study.compare.referee import PRICE
-from dapo_lit.study.compare.sequential import first_rejection
-from dapo_lit.study.compare.statistics import sign_flip_p
-from dapo_lit.study.designs import read_arm
-from dapo_lit.techniques import REGISTER
+from ablations.compare.deciding import FLAT, Belief, Evidence, Prior, belief, choose, paired, pooled
+from ablations.compare.referee import PRICE
+from ablations.compare.sequential import first_rejection
+from ablations.compare.statistics import sign_flip_p
+from ablations.designs import read_arm
+from ablations.techniques import REGISTER
 
 ROOT = Path(__file__).parents[1]
 TASKS = {

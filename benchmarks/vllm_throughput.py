@@ -22,10 +22,10 @@ import torch
 import yaml
 from measure import arguments, in_turns, machine, markdown, median, publish, seconds
 
+from ablations.files.metrics_file import read_metrics
 from dapo_lit.build.components import RunComponents
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.engines.vllm_engine.engine import VllmEngine
-from dapo_lit.runs.files.metrics_file import read_metrics
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,9 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from ablations.trainer import Configs, Trainer, hand_over
+from dapo_lit import techniques as techniques  # registers them
+
 if TYPE_CHECKING:
     from dapo_lit.cli.command import compose as compose
     from dapo_lit.lit.datamodule import RolloutDataModule as RolloutDataModule
@@ -22,6 +25,15 @@ PLACES = {
 }
 MODULES = ("ablate", "api", "report", "train")
 """Loaded where they are asked for, `dapo_lit.train(...)`; three are called as functions (callable_module.py)."""
+
+
+def _configs() -> Configs:
+    from dapo_lit.config.handed_over import CONFIGS
+
+    return CONFIGS
+
+
+hand_over(Trainer(("python", "-m", "dapo_lit.{}"), _configs))
 
 
 def __getattr__(name: str) -> Any:

@@ -5,7 +5,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from dapo_lit.errors import suggestion
+from ablations.errors import suggestion
 
 COMMANDS = {
     "train": "train a policy, or the cells of a study with -m",

@@ -24,22 +24,22 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any, TextIO
 
+from ablations.arguments import CommandParser, add_json
+from ablations.command_text import command, setting
+from ablations.designs import Arm
+from ablations.errors import UserError, suggestion
+from ablations.files.layout import ROLLOUTS
+from ablations.files.metrics_file import read_metrics
+from ablations.files.tables import read_table
+from ablations.screen import on_screen
+from ablations.techniques import DAPO, REGISTER, step_mean
+from ablations.trainer import flatten
 from dapo_lit.callable_module import make_callable
-from dapo_lit.cli.arguments import CommandParser, add_json
 from dapo_lit.cli.command import compose, exit_code_of
 from dapo_lit.cli.overrides import check_overrides
 from dapo_lit.cli.study_launch import check_code
 from dapo_lit.cli.workers import in_child, workers_for
-from dapo_lit.command_text import command, setting
 from dapo_lit.config import Config, config_folder
-from dapo_lit.config.identity import flatten
-from dapo_lit.errors import UserError, suggestion
-from dapo_lit.runs.files.layout import ROLLOUTS
-from dapo_lit.runs.files.metrics_file import read_metrics
-from dapo_lit.runs.files.tables import read_table
-from dapo_lit.screen import on_screen
-from dapo_lit.study.designs import Arm
-from dapo_lit.techniques import DAPO, REGISTER, step_mean
 
 SCHEMA = "dapo_lit/ablate/1"
 ALL = "all"
@@ -127,8 +127,8 @@ def ablate_all(options: argparse.Namespace, own: list[str], planned: list[dict[s
 
     Raises UserError: the smallest design takes more than the budget.
     """
-    from dapo_lit.study.compare.advice import advice, findings
-    from dapo_lit.study.compare.affordable import LEAST, affordable, sight
+    from ablations.compare.advice import advice, findings
+    from ablations.compare.affordable import LEAST, affordable, sight
 
     check_overrides(own)
     base = ["+experiment=hf", *proposed(options, own), *own, "+study=leave_one_out", "study.name=ablate_all"]
@@ -269,7 +269,7 @@ def probe(technique: str, study: Config, settings: Sequence[str], times: int) ->
 
     Raises UserError: no group had both right and wrong answers, so neither arm of a study would learn from any.
     """
-    from dapo_lit.study.compare.advice import advice, findings
+    from ablations.compare.advice import advice, findings
 
     rows, algorithm = probed(study, settings, str(study.own_study.arm), times, REGISTER[technique].label)
     found = advice(technique, rows, algorithm, findings())
@@ -287,8 +287,8 @@ def probed(
 
     Raises UserError: no group had both right and wrong answers, so no arm of a study would learn from any.
     """
+    from ablations.compare.advice import updates_of
     from dapo_lit.runs.run_folder import run_path
-    from dapo_lit.study.compare.advice import updates_of
 
     epochs = study.algorithm.epochs * times
     overrides = [
@@ -351,8 +351,8 @@ class StepLines(io.TextIOBase):
 
 def estimated(config: Config, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Pairs, time and tokens of the study, and the effect that it can show if every completion were a coin."""
-    from dapo_lit.study.compare.sequential import planned_looks
-    from dapo_lit.study.compare.statistics import smallest_effect
+    from ablations.compare.sequential import planned_looks
+    from ablations.compare.statistics import smallest_effect
 
     study, steps = config.own_study, config.budget.steps
     looks = planned_looks(study.max_pairs) if study.until else (len(study.seeds),)
@@ -386,7 +386,7 @@ def sampling_noise(config: Config, rows: Sequence[dict[str, Any]]) -> float:
 
 def cost(estimate: Mapping[str, Any]) -> list[str]:
     """The estimate as lines."""
-    from dapo_lit.study.read.outcomes import in_words
+    from ablations.read.outcomes import in_words
 
     looks, steps = ", ".join(map(str, estimate["looks"])), estimate["steps"]
     lines = [f"study     pairs of runs of {steps} steps, with and without it; looks after {looks}"]

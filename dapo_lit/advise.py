@@ -1,131 +1,22 @@
-"""What could each technique do in this run?
+"""What each technique could do in a run (ablations/commands/advise.py), and the commands that would settle it."""
 
-    python -m dapo_lit.advise runs/dapo/dapo/seed_0 [steps=5]
-    python -m dapo_lit.advise --from trl output/trainer_state.json --json
-
-For each technique: its condition against what the run measured, the studies of this project that the run resembles
-and what was found there, and the command that would settle it. No effect of a study is carried over to the run.
-"""
-
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dapo_lit.cli.arguments import LOG_SYSTEMS, CommandParser, add_json
-from dapo_lit.command_text import command, setting
-from dapo_lit.errors import UserError
-from dapo_lit.screen import on_screen
-from dapo_lit.techniques import REGISTER
+from ablations.command_text import command, setting
+from ablations.commands import advise
 
 if TYPE_CHECKING:
-    from dapo_lit.study.compare.advice import Advice
-
-
-SCHEMA = "dapo_lit/advise/1"
-
-
-def measurements(run: Path, system: str | None) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
-    """The rows of a run, and its settings below `algorithm` and `rollout.steps_ahead`; of another trainer's log no
-    settings are read."""
-    if system:
-        from dapo_lit.study.read.foreign import read_run
-
-        table = read_run(system, run).reset_index()
-        return [dict(zip(table.columns, row, strict=True)) for row in table.to_numpy().tolist()], {}
-    if run.is_file():
-        raise UserError(f"{run} is a file, not the folder of a run; of another trainer's log, name it: --from trl")
-    from dapo_lit.config.foreign import check_known_keys
-    from dapo_lit.config.identity import flatten, with_defaults
-    from dapo_lit.runs.files.layout import CONFIG
-    from dapo_lit.runs.files.metrics_file import read_metrics
-    from dapo_lit.runs.files.record import read_config
-
-    config = read_config(run)
-    check_known_keys(config, run / CONFIG)
-    whole = with_defaults(config)
-    settings = flatten(whole["algorithm"]) | {"rollout.steps_ahead": whole["rollout"]["steps_ahead"]}
-    return read_metrics(run).rows, settings
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a run says of every technique."""
-
-    rows: Sequence[Mapping[str, Any]]
-    settings: Mapping[str, Any]
-    given: Sequence["Advice"]
-
-
-def asked(run: Path, steps: int | None, system: str | None) -> Answer:
-    """Reads a run, or its first steps. Raises UserError: there is none, or no step yet."""
-    from dapo_lit.study.compare.advice import advice, findings
-
-    rows, settings = measurements(run, system)
-    rows = [row for row in rows if 0 < row["step"] <= (steps or row["step"])]
-    if not rows:
-        raise UserError(f"{run}: no step in it yet")
-    known = findings()
-    return Answer(rows, settings, [advice(technique, rows, settings, known) for technique in REGISTER])
-
-
-def tree(run: Path, found: Answer) -> dict[str, Any]:
-    """What `--json` prints (schemas/advise.json)."""
-    return {
-        "schema": SCHEMA,
-        "run": str(run),
-        "first_step": int(found.rows[0]["step"]),
-        "last_step": int(found.rows[-1]["step"]),
-        "techniques": [
-            {
-                "technique": each.technique,
-                "on": each.on,
-                "can_act": each.acts,
-                "amount": each.amount,
-                "caution": each.caution,
-                "compared": each.compared,
-                "like": [asdict(study) for study in each.like],
-            }
-            for each in found.given
-        ],
-        "commands": [text.strip() for text in settling(run, found.settings, found.given) if "python" in text],
-    }
-
-
-def lines(run: Path, found: Answer) -> Iterator[str]:
-    from dapo_lit.study.compare.advice import updates_of
-
-    rows, settings, given = found.rows, found.settings, found.given
-    updates = f", {updates_of(settings)} updates a step" if settings else ""
-    yield f"{run}: steps {rows[0]['step']} to {rows[-1]['step']}{updates}"
-    for each in given:
-        can = {True: "can act", False: "has next to nothing to act on", None: "unknown"}[each.acts]
-        record = REGISTER[each.technique]
-        setting = "" if each.on is None else f" ({'on' if each.on else 'off'} in this run)"
-        yield f"\n{record.label}{setting}: {can}"
-        yield f"  {each.amount}"
-        if each.acts is False and settings:
-            yield f"  {record.condition.lever}"
-        if each.caution:
-            yield f"  {each.caution}"
-        for first in each.like[:1]:
-            yield f"  like {first}" + (f"; {len(each.like) - 1} more are alike" if each.like[1:] else "")
-        if each.acts and each.compared and not each.like:
-            yield "  no study of this project resembles your run in this"
-    if not any(each.like for each in given):
-        yield "\nNothing here resembles your run."
-    sources = dict.fromkeys(REGISTER[each.technique].condition.source for each in given)
-    yield f"\nThresholds are {', and '.join(sources)}."
-    yield "The studies are of policies with 0.5M parameters; their effects are not your run's."
-    yield from settling(run, settings, given)
+    from ablations.compare.advice import Advice
 
 
 def settling(run: Path, settings: Mapping[str, Any], given: Sequence["Advice"]) -> Iterator[str]:
     """The commands that would show what the techniques do to this run, or why there are none."""
-    from dapo_lit.runs.files.layout import kept_states
-    from dapo_lit.study.designs import Arm
+    from ablations.designs import Arm
+    from ablations.files.layout import kept_states
 
     if not settings:
         yield "A log has no settings and no states to fork; docs/coming_from.md has the keys to train here."
@@ -139,25 +30,7 @@ def settling(run: Path, settings: Mapping[str, Any], given: Sequence["Advice"]) 
             yield f"  {command('train', '-m', '+study=fork', *own, 'study.until=decided')}"
 
 
-@on_screen()
-def main(arguments: Sequence[str]) -> int:
-    parser = CommandParser(prog="python -m dapo_lit.advise", description=__doc__)
-    parser.add_argument("run", type=Path, help="the folder of a run, which may still be training, or a log")
-    parser.add_argument("--steps", type=int, help="only the first so many steps")
-    parser.add_argument("--from", dest="system", choices=LOG_SYSTEMS, help="another trainer wrote this log")
-    add_json(parser)
-    options = parser.parse_args(arguments)
-    try:
-        found = asked(options.run, options.steps, options.system)
-        if options.json == "true":
-            print(json.dumps(tree(options.run, found), indent=1, allow_nan=False))
-        else:
-            print("\n".join(lines(options.run, found)))
-    except UserError as reason:
-        print(f"error: {reason}", file=sys.stderr)
-        return 2
-    return 0
-
+main = partial(advise.main, settling=settling)
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -21,8 +21,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
-from dapo_lit.command_text import setting
-from dapo_lit.errors import UserError
+from ablations.command_text import setting
+from ablations.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +46,7 @@ class Run:
 
         Raises UserError: there is no run, or it has no row yet.
         """
-        from dapo_lit.runs.files.metrics_file import read_metrics
+        from ablations.files.metrics_file import read_metrics
 
         table = read_metrics(self.path).table
         if table.empty:
@@ -56,7 +56,7 @@ class Run:
     @property
     def config(self) -> dict[str, Any]:
         """The config, as config.yaml has it."""
-        from dapo_lit.runs.files.record import read_config
+        from ablations.files.record import read_config
 
         return read_config(self.path)
 
@@ -71,7 +71,7 @@ class Run:
 
         Raises UserError: the step was not recorded.
         """
-        from dapo_lit.runs.files.tables import read_table
+        from ablations.files.tables import read_table
         from dapo_lit.runs.rollout_table import rollouts_file
 
         if step not in (recorded := self.recorded):
@@ -81,8 +81,8 @@ class Run:
 
     def plot(self, key: str = "rollout/accuracy", x: str = "step") -> "Figure":
         """A metric over steps, or over another axis such as `tokens_generated`."""
-        from dapo_lit.study.figures.curve_figures import plot_metric
-        from dapo_lit.study.read.runs import load
+        from ablations.figures.curve_figures import plot_metric
+        from ablations.read.runs import load
 
         return plot_metric(load(self.path), key, x=x)
 
@@ -131,19 +131,19 @@ class StudyResult:
 
         Raises UserError: there is no such folder, or it has packed cells, which are tables for a whole study.
         """
-        from dapo_lit.study.read.runs import packed_folders
+        from ablations.read.runs import packed_folders
 
         found = [Run(file.parent) for file in sorted(self.path.glob("*/seed_*/metrics.jsonl"))]
         if not found and not self.path.is_dir():
             raise UserError(f"{self.path}: no such folder; a study is a folder such as runs/<study>")
         if not found and packed_folders(self.path):
-            raise UserError(f"{self.path}: its runs are packed; dapo_lit.study.read.runs.load reads them")
+            raise UserError(f"{self.path}: its runs are packed; ablations.read.runs.load reads them")
         return found
 
     def plot(self, keys: Iterable[str] = ("rollout/accuracy", "rollout/entropy")) -> "Figure":
         """Paired differences by step, with their intervals."""
-        from dapo_lit.study.figures.difference_figures import plot_differences
-        from dapo_lit.study.read.runs import load
+        from ablations.figures.difference_figures import plot_differences
+        from ablations.read.runs import load
 
         return plot_differences(load(self.path), list(keys))
 

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, time
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from dapo_lit.errors import UserError
+from ablations.errors import UserError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -16,14 +16,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dapo_lit.cli.arguments import CommandParser
-from dapo_lit.command_text import setting
+from ablations.arguments import CommandParser
+from ablations.command_text import setting
+from ablations.errors import UserError
+from ablations.screen import on_screen
+from ablations.trainer import flatten
 from dapo_lit.config.conversion import convert
 from dapo_lit.config.converted import WANTED, Conversion
-from dapo_lit.config.identity import flatten, put
+from dapo_lit.config.identity import put
 from dapo_lit.config.shipped import is_group
-from dapo_lit.errors import UserError
-from dapo_lit.screen import on_screen
 
 
 def conversion(script: Sequence[str]) -> tuple[str, Conversion]:

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dapo_lit.cli.arguments import CommandParser
-from dapo_lit.errors import suggestion
-from dapo_lit.screen import on_screen
+from ablations.arguments import CommandParser
+from ablations.errors import suggestion
+from ablations.screen import on_screen
 
 
 def pages_folder() -> Path:

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from dapo_lit.cli.arguments import CommandParser, add_json
-from dapo_lit.screen import on_screen, print_table
+from ablations.arguments import CommandParser, add_json
+from ablations.screen import on_screen, print_table
 
 SCHEMA = "dapo_lit/doctor/1"
 """Of what --json prints: schemas/doctor.json."""

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ablations.compare.statistics import Estimate, t_interval
+from ablations.errors import UserError, one_line
+from ablations.screen import print_table
 from dapo_lit.cli.command import run_command
 from dapo_lit.cli.overrides import parsed_overrides
 from dapo_lit.config import ConfigError
 from dapo_lit.config.commands import EvaluateConfig, unread
-from dapo_lit.errors import UserError, one_line
 from dapo_lit.evaluation.voting import VoteCounts, average, consensus, pass_at_k
 from dapo_lit.preflight.machine import check_gpu_for
-from dapo_lit.screen import print_table
-from dapo_lit.study.compare.statistics import Estimate, t_interval
 
 if TYPE_CHECKING:
     import pandas as pd

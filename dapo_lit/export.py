@@ -16,15 +16,15 @@ from typing import Any
 
 import yaml
 
+from ablations.errors import UserError
+from ablations.files.layout import CONFIG, EVALUATIONS
+from ablations.files.metrics_file import read_metrics
+from ablations.files.record import config_text
+from ablations.files.tables import read_table
 from dapo_lit.cli.command import run_command
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.commands import ExportConfig
 from dapo_lit.data.templates import PromptTemplate
-from dapo_lit.errors import UserError
-from dapo_lit.runs.files.layout import CONFIG, EVALUATIONS
-from dapo_lit.runs.files.metrics_file import read_metrics
-from dapo_lit.runs.files.record import config_text
-from dapo_lit.runs.files.tables import read_table
 
 
 def export(config: ExportConfig, overrides: list[str]) -> None:

@@ -6,6 +6,8 @@ the user gave, and all others are refused.
 """
 
 import sys
+import sysconfig
+import traceback
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,7 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dapo_lit.errors import UserError, described, nearest
+import ablations
+from ablations.errors import UserError, nearest
 
 _given: ContextVar[Container[str] | None] = ContextVar("given", default=None)
 
@@ -35,6 +38,27 @@ def allow_imports(given: Container[str] | None) -> Iterator[None]:
         yield
     finally:
         _given.reset(token)
+
+
+LIBRARIES = (str(Path(__file__).parent), str(Path(ablations.__file__).parent), sysconfig.get_path("stdlib"), "<")
+"""What the files start with whose lines say nothing about a mistake in a user's code; "<" is Python's importer."""
+MOST_CHARACTERS = 300
+"""Of the text of an error in someone else's code."""
+
+
+def described(error: BaseException) -> str:
+    """An error in code that a config names, in one line: its type, its text, and the last line of the user's own code.
+
+    >>> described(KeyError("answer")), described(AssertionError()), described(UserError("rows.csv, line 2: empty"))
+    ("KeyError: 'answer'", 'AssertionError', 'rows.csv, line 2: empty')
+    """
+    if isinstance(error, UserError):
+        return str(error)
+    text = " ".join(str(error)[:MOST_CHARACTERS].split())
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not f.filename.startswith(LIBRARIES) and "site-packages" not in Path(f.filename).parts]
+    place = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}{': ' if text else ''}{text}{place}"
 
 
 CODE = ("reward.function", "algorithm.loss", "turns.environment")

@@ -21,17 +21,17 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
-from dapo_lit.cli.arguments import CommandParser, add_json
+from ablations.arguments import CommandParser, add_json
+from ablations.designs import Arm, arm_name
+from ablations.files.layout import REPLAYS, playable_page
+from ablations.files.tables import write_table
+from ablations.screen import on_screen, print_table
+from ablations.techniques import REGISTER
 from dapo_lit.cli.command import exit_code_of, silence_libraries
 from dapo_lit.cli.overrides import check_overrides, parsed
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.shipped import switches_of
 from dapo_lit.imports import named_in
-from dapo_lit.runs.files.layout import REPLAYS, playable_page
-from dapo_lit.runs.files.tables import write_table
-from dapo_lit.screen import on_screen, print_table
-from dapo_lit.study.designs import Arm, arm_name
-from dapo_lit.techniques import REGISTER
 
 if TYPE_CHECKING:
     from dapo_lit.replays.recorded_step import Recording
@@ -81,9 +81,9 @@ def write_page(run: Path, step: int | None, changes: Mapping[str, Any], trust: b
     """Replays all combinations of the switches and writes the page of the step."""
     import torch
 
+    from ablations.report.run_page import write_run_page
     from dapo_lit.replays.page import step_page
     from dapo_lit.replays.recorded_step import open_recording, without_benchmarks
-    from dapo_lit.study.report.run_page import write_run_page
 
     for key in changes:
         if not key.startswith("trainer."):
@@ -184,7 +184,7 @@ QUANTITIES = (
 
 def print_summary(rows: Mapping[str, Mapping[str, Any]]) -> None:
     """One column per arm, the recorded one first."""
-    from dapo_lit.study.figures.style import short
+    from ablations.figures.style import short
 
     names = [
         "\n".join([*short(name).split(" ", 1), *([] if place else ["(recorded)"])]) for place, name in enumerate(rows)

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dapo_lit.cli.arguments import CommandParser
+from ablations.arguments import CommandParser
+from ablations.screen import on_screen
 from dapo_lit.config.json_schema import schema_of, schemas
 from dapo_lit.config.shipped import is_group
-from dapo_lit.screen import on_screen
 
 
 def every_schema() -> dict[str, dict[str, Any]]:

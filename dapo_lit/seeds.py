@@ -29,9 +29,9 @@ What a base policy is pre-trained on, in which order (tasks/, policy/pretrain.py
 Problems of a generated task (tasks/): `named_generator`
     the task, training or held out; not on a seed: all runs share them. A hash of the text decides which are held out.
 The order of groups on a replay's page (replays/page.py): `minibatch_seed`, that of the run.
-Sign flips of a study's tests (study/compare/): SIGN_FLIPS. Random directions of a replay's page (replays/sketch.py):
-DIRECTIONS. Tokens that try a model's attention (preflight/policy.py) or a loss of your own (switches/custom_loss.py):
-PROBE
+Random directions of a replay's page (replays/sketch.py): DIRECTIONS. Tokens that try a model's attention
+(preflight/policy.py) or a loss of your own (switches/custom_loss.py): PROBE. Sign flips of a study's tests: SIGN_FLIPS
+(ablations/compare/__init__.py)
     constants: the same runs give the same report.
 
 Left out: vLLM's worker seed (engines/vllm_engine/options.py), from which nothing is drawn because each request brings
@@ -46,8 +46,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-# Values that no config changes: two reports of the same runs must print the same p-values, two pages the same figure.
-SIGN_FLIPS = 0
+# Values that no config changes: two pages of the same step must show the same figure.
 DIRECTIONS = 0
 PROBE = 0
 

@@ -21,12 +21,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from dapo_lit.cli.arguments import CommandParser
-from dapo_lit.command_text import setting
-from dapo_lit.errors import UserError
-from dapo_lit.runs.files.layout import is_run, kept_states, playable_page
-from dapo_lit.screen import on_screen, printable
-from dapo_lit.techniques import REGISTER
+from ablations.arguments import CommandParser
+from ablations.command_text import setting
+from ablations.errors import UserError
+from ablations.files.layout import is_run, kept_states, playable_page
+from ablations.screen import on_screen, printable
+from ablations.techniques import REGISTER
 
 HORIZON = 4
 """Steps of a fork, as +study=fork has them."""
@@ -117,8 +117,8 @@ class LivePage:
             return True
 
     def _fork_command(self, step: int, technique: str) -> tuple[str, ...]:
-        from dapo_lit.runs.files.record import read_config
-        from dapo_lit.study.designs import Arm
+        from ablations.designs import Arm
+        from ablations.files.record import read_config
 
         config = read_config(self.run)
         techniques, left = config["algorithm"]["techniques"], config["budget"]["steps"] - step + 1
@@ -154,7 +154,7 @@ class LivePage:
         return _page(title, f"<p>{_link('run.html', 'curves and completions')}</p>{job}{''.join(rows)}")
 
     def _run_page(self) -> Page:
-        from dapo_lit.study.report.run_page import write_run_page
+        from ablations.report.run_page import write_run_page
 
         page = write_run_page(self.run)
         if page is None:

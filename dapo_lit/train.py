@@ -12,25 +12,25 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ablations.command_text import command
+from ablations.errors import HeldError, UserError
+from ablations.files.atomic import write_text
+from ablations.files.claim import claimed, holder
+from ablations.files.layout import CHECKPOINTS, DONE, RECORD, TABLES
+from ablations.files.metrics_file import last_step, read_metrics
+from ablations.files.run_manifest import lost_files
+from ablations.screen import StatusLine
 from dapo_lit.callable_module import make_callable
 from dapo_lit.cli.command import attempt, compose_run, exit_code_of, run_command, silence_libraries
 from dapo_lit.cli.jobs import arm_of
 from dapo_lit.cli.workers import Cell, in_child, run_cells, workers_for
-from dapo_lit.command_text import command
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.data.templates import agreed_template
-from dapo_lit.errors import HeldError, UserError
 from dapo_lit.preflight.files import check_files
 from dapo_lit.preflight.machine import check_machine
 from dapo_lit.preflight.weights import check_weights
-from dapo_lit.runs.files.atomic import write_text
-from dapo_lit.runs.files.claim import claimed, holder
-from dapo_lit.runs.files.layout import CHECKPOINTS, DONE, RECORD, TABLES
-from dapo_lit.runs.files.metrics_file import last_step, read_metrics
-from dapo_lit.runs.files.run_manifest import lost_files
 from dapo_lit.runs.preemption import requeue
 from dapo_lit.runs.wandb_checks import check_wandb
-from dapo_lit.screen import StatusLine
 
 if TYPE_CHECKING:
     from dapo_lit.build.components import RunComponents
@@ -262,13 +262,13 @@ def follow(config: Config, run_start: RunStart) -> None:
 
 def train_in(folder: RunFolder, config: Config, parts: RunComponents, run_start: RunStart) -> None:
     """Trains in an open run folder, and records in run.json how the training ended."""
+    from ablations.files.run_manifest import step_of, update_manifest
+    from ablations.report.run_page import write_run_page
     from dapo_lit.lit.fit import fit
     from dapo_lit.lit.processes import StartPoint
     from dapo_lit.runs.checkpoint_files import newest_good
-    from dapo_lit.runs.files.run_manifest import step_of, update_manifest
     from dapo_lit.runs.loggers import Loggers
     from dapo_lit.runs.resume import check_reference, forked_from
-    from dapo_lit.study.report.run_page import write_run_page
 
     loggers = None
     try:
@@ -322,8 +322,8 @@ def start_of(parts: RunComponents) -> dict[str, str | None]:
 
 def finish(folder: RunFolder, config: Config, loggers: Loggers) -> None:
     """Marks the run as done, writes its page and prints its summary."""
+    from ablations.report.run_page import write_run_page
     from dapo_lit.cli.run_summary import print_summary, what_next
-    from dapo_lit.study.report.run_page import write_run_page
 
     status = folder.read_run()["status"]
     folder.write_run(status="finished" if status == "running" else status)
@@ -336,7 +336,7 @@ def finish(folder: RunFolder, config: Config, loggers: Loggers) -> None:
 
 def print_findings(config: Config) -> int:
     """Prints what a study found, once its cells have ended; returns 2 if it cannot find anything, else 0."""
-    from dapo_lit.study.report.report import close
+    from ablations.report.report import close
 
     folders = study_folders(config)
     typed = command("report", *map(str, folders))
@@ -350,7 +350,7 @@ def print_findings(config: Config) -> int:
 
 def is_decided(config: Config) -> bool:
     """True if every registered comparison of a study is decided by the cells that have ended."""
-    from dapo_lit.study.report.report import all_decided
+    from ablations.report.report import all_decided
 
     try:
         return all_decided(study_folders(config))

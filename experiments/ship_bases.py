@@ -13,12 +13,13 @@ import shutil
 from pathlib import Path
 
 import torch
+from dapo_lit.runs.files.manifest import MANIFEST, read_manifest, write_manifest
 
+from ablations.files.manifest import MANIFEST, read_manifest, write_manifest
 from dapo_lit.build.base_policy import SHIPPED, base_spec, weights_of
 from dapo_lit.cli.command import compose
 from dapo_lit.policy.base import prepare_base
 from dapo_lit.runs.code_state import git
-from dapo_lit.runs.files.manifest import MANIFEST, read_manifest, write_manifest
 from dapo_lit.runs.run_folder import processor
 
 COMMANDS = [

@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 
 IMPORTED = (
-    "dapo_lit.train", "dapo_lit.lit.fit", "dapo_lit.study.report.report",
+    "dapo_lit.train", "dapo_lit.lit.fit", "ablations.report.report",
     "dapo_lit.cli.command", "transformers.models.qwen2.modeling_qwen2", "pyarrow.dataset",
 )  # fmt: skip
 """What most commands import sooner or later."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from dapo_lit.runs.files.manifest import read_manifest, sum_of, write_manifest
+from ablations.files.manifest import read_manifest, sum_of, write_manifest
 
 DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
     "cut in half": lambda content: content[: len(content) // 2],

@@ -12,7 +12,15 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOMS = ("objective", "step", "rollout", "cli/fork.py", "study/compare", "study/read", "study/report")
+ROOMS = (
+    "objective",
+    "step",
+    "rollout",
+    "cli/fork.py",
+    "../ablations/compare",
+    "../ablations/read",
+    "../ablations/report",
+)
 """Below dapo_lit."""
 TESTS = {
     "objective": ("tests/objective", "tests/switches"),
@@ -24,15 +32,15 @@ TESTS = {
     ),
     "rollout": ("tests/rollout", "tests/lit/test_steps_ahead.py"),
     "cli": ("tests/cli", "tests/test_fork.py"),
-    "study": ("tests/study",),
+    "../ablations": ("tests/ablations", "tests/study"),
 }
 """Room -> what should see a fault of it. What survives these is tried on the equivalence matrix and by hand."""
 SURVIVING = {
     "operator objective/advantages.py: spread <= _ROUNDING_STEPS * torch.finfo(values.dtype).eps * size -> "
     "spread < _ROUNDING_STEPS * torch.finfo(values.dtype).eps * size": "at equality, as where all are 0, both give 0",
-    "operator study/compare/statistics.py: largest[:, None] >= observed * (1 - 1e-09) -> "
+    "operator ../ablations/compare/statistics.py: largest[:, None] >= observed * (1 - 1e-09) -> "
     "largest[:, None] > observed * (1 - 1e-09)": "the bound is a hair below an observed |t|, and no |t| equals it",
-    "dropped argument study/report/html.py: (FOLDER / name).read_text(encoding='utf-8') -> "
+    "dropped argument ../ablations/report/html.py: (FOLDER / name).read_text(encoding='utf-8') -> "
     "(FOLDER / name).read_text()": "tests/test_encodings.py finds it, in every file at once",
 }
 """Faults that no test should see, without their line -> why."""

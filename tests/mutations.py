@@ -21,7 +21,7 @@ import pytest
 from drawn_faults import drawn, reason_to_survive
 
 ROOT = Path(__file__).resolve().parents[1]
-COPIED = ("dapo_lit", "math_answers", "conf", "tests", "docs", "benchmarks", "pyproject.toml")
+COPIED = ("dapo_lit", "ablations", "math_answers", "conf", "tests", "docs", "benchmarks", "pyproject.toml")
 READ_ONLY = "experiments"
 LIBRARIES = ("torch", "lightning.pytorch", "transformers", "pandas", "hypothesis", "hydra")
 """Imported once, before the tests are forked: that takes longer than most of the tests."""
@@ -85,7 +85,7 @@ FAULTS = (
     Fault("a cell from other weights than its seed's", "cli/study_plan.py",
         "if base_recipe(identity(tree)) == recipe:", "if False:",
         ("tests/test_study_launch.py", "-k", "other_weights")),
-    Fault("the time left at the rate of what is left", "screen.py",
+    Fault("the time left at the rate of what is left", "../ablations/screen.py",
         "(total - done) / done", "(total - done) / total", ("tests/test_screen.py",)),
     Fault("weight decay ignored", "lit/module.py", "weight_decay=settings.weight_decay,", "weight_decay=0.0,",
         wired("algorithm.optimizer.weight_decay")),
@@ -200,12 +200,12 @@ FAULTS = (
     Fault("a token without advantage is past the dual bound", "objective/tokens.py",
         "(advantages < 0) & (ratio > (torch.inf", "(advantages <= 0) & (ratio > (torch.inf",
         ("tests/objective/test_losses.py", "-k", "without_advantage")),
-    Fault("paired arms of foreign logs are tested as unpaired", "study/read/foreign.py",
+    Fault("paired arms of foreign logs are tested as unpaired", "../ablations/read/foreign.py",
         "values[control].keys() or min(", "values[control].keys() and min(",
-        ("tests/study/test_foreign.py", "-k", "seed_in_common")),
-    Fault("a log has a seed that packed cells cannot hold", "study/read/logs.py",
+        ("tests/ablations/test_foreign.py", "-k", "seed_in_common")),
+    Fault("a log has a seed that packed cells cannot hold", "../ablations/read/logs.py",
         '"seed", place, LARGEST_WHOLE)', '"seed", place, 2**63 - 1)',
-        ("tests/study/test_foreign.py", "-k", "largest_seed")),
+        ("tests/ablations/test_foreign.py", "-k", "largest_seed")),
     Fault("groups are under way although none is missing", "rollout/dynamic_sampling.py",
         "    if missing <= 0:\n        return 0\n    spread", "    if missing < 0:\n        return 0\n    spread",
         ("tests/rollout/test_collect.py", "-k", "follows_the_keep_rate")),
@@ -298,12 +298,12 @@ FAULTS = (
     Fault("every rank samples all held-out problems", "evaluation/sampled.py",
         "[prompts[position] for position in ranks.own(prompts)]", "list(prompts)",
         ("tests/evaluation/test_evaluation.py", "-k", "ranks_share")),
-    Fault("equivalence at the family's whole alpha", "study/compare/effects.py",
+    Fault("equivalence at the family's whole alpha", "../ablations/compare/effects.py",
         "2 * family.alpha / len(family.contrasts)", "2 * family.alpha",
-        ("tests/study/test_study_report.py", "-k", "equivalence")),
-    Fault("the last evaluation is averaged with small ones", "study/read/outcomes.py",
+        ("tests/ablations/test_study_report.py", "-k", "equivalence")),
+    Fault("the last evaluation is averaged with small ones", "../ablations/read/outcomes.py",
         "        return float(values[-1]) if series.index[-1]", "        0 if series.index[-1]",
-        ("tests/study/test_study_contrasts.py", "-k", "last_evaluation")),
+        ("tests/ablations/test_study_contrasts.py", "-k", "last_evaluation")),
     Fault("auto on a card: the engine's share is given to training", "forecast/fitting.py",
         "room - _engine(config, of) - (given if awake else 0.0)", "room", (*FITTING, "leaves_and_more")),
     Fault("auto on a card: layers are always recomputed", "forecast/fitting.py",

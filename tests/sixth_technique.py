@@ -1,6 +1,6 @@
 """A technique for tests to register beside the five: a mask on tokens of low entropy. Nothing implements it."""
 
-from dapo_lit.techniques import Condition, Technique
+from ablations.techniques import Condition, Technique
 
 MASK = Technique(
     "low_entropy_mask",

@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 from command_line import SMALL, run_cli
 
-TRL = Path(__file__).with_name("study") / "trl_logs"
+from ablations.compare.advice import advice
+from dapo_lit.switches.algorithm import BUILT_IN_LOSSES
+
+TRL = Path(__file__).with_name("ablations") / "trl_logs"
 
 
 @pytest.fixture(scope="module")
@@ -45,3 +48,11 @@ def test_a_log_of_another_trainer_is_measured_and_its_switches_are_unknown(tmp_p
     assert "\ntoken-level loss: unknown\n" in done.stdout
     assert "+study=fork" not in done.stdout
     assert advise(tmp_path, "--from", "trl", str(TRL)).returncode == 2  # six logs
+
+
+def test_clip_higher_cannot_act_in_a_loss_without_an_upper_bound():
+    clipped = [{"step": 1, "clip/high_frac_last_epoch": 0.5, "clip/symmetric_high_frac_last_epoch": 0.5}]
+    for loss, built_in in BUILT_IN_LOSSES.items():
+        answer = advice("clip_higher", clipped, {"loss": loss, "techniques.clip_higher": True}, ())
+        assert answer.acts is ("clip_high" in built_in.bounds), loss
+        assert answer.acts or answer.amount == f"loss={loss} has no upper bound"

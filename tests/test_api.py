@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 from command_line import SMALL, run_cli
 
+from ablations.errors import UserError
 from dapo_lit import api, compose, report, train
-from dapo_lit.errors import UserError
 from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.verifier import Verifier
 

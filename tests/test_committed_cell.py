@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 import torch
 from command_line import run_cli
-
-from dapo_lit.runs.run_folder import processor
 from dapo_lit.study.read.packed_cells import read_packed
 from dapo_lit.study.read.run import Run
 from dapo_lit.study.read.runs import load
+
+from ablations.read.packed_cells import read_packed
+from ablations.read.run import Run
+from ablations.read.runs import load
+from dapo_lit.runs.run_folder import processor
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 BASES = EXPERIMENTS / "bases" / "factorial_joint"

@@ -7,14 +7,14 @@ import pytest
 from composition import tree_of
 from omegaconf import OmegaConf
 
+from ablations.techniques import DAPO, LADDER, NAIVE_GRPO, REGISTER
+from ablations.trainer import flatten
 from dapo_lit.cli.config_tree import composed_tree
 from dapo_lit.cli.overrides import check_overrides
 from dapo_lit.cli.study_launch import study_design
 from dapo_lit.config import Config, ConfigError, config_folder
 from dapo_lit.config.algorithm import Techniques
-from dapo_lit.config.identity import flatten
 from dapo_lit.config.shipped import choice
-from dapo_lit.techniques import DAPO, LADDER, NAIVE_GRPO, REGISTER
 from dapo_lit.train import train
 
 EXPERIMENTS = sorted(file.stem for file in (config_folder() / "experiment").glob("*.yaml"))

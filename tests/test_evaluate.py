@@ -10,10 +10,10 @@ import yaml
 from commands import evaluation
 from composition import tree_of
 
+from ablations.errors import UserError
 from dapo_lit.cli.config_tree import resolved
 from dapo_lit.config import parse
 from dapo_lit.config.commands import EvaluateConfig, unread
-from dapo_lit.errors import UserError
 from dapo_lit.evaluate import evaluate
 from dapo_lit.evaluation import resumable
 from dapo_lit.rewards.score import Score

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import claims
 
-from dapo_lit.study.compare.contrasts import Effect, difference
-from dapo_lit.study.compare.statistics import Estimate
+from ablations.compare.contrasts import Effect, difference
+from ablations.compare.statistics import Estimate
 
 
 def one(mean: float, adjusted: float, expect: str = "up", verdict: str | None = None) -> claims.Test:

@@ -13,13 +13,13 @@ from command_line import SMALL
 from commands import export_to
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from ablations.errors import UserError
+from ablations.files.layout import EVALUATIONS
+from ablations.files.tables import write_table
 from dapo_lit.cli.command import compose
 from dapo_lit.config.commands import ExportConfig
-from dapo_lit.errors import UserError
 from dapo_lit.evaluate import share_interval
 from dapo_lit.export import _with_interval, export
-from dapo_lit.runs.files.layout import EVALUATIONS
-from dapo_lit.runs.files.tables import write_table
 from dapo_lit.train import train
 
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 from command_line import SMALL, Command, run_cli
 
+from ablations.designs import Arm
+from ablations.files.layout import before_step
+from ablations.files.metrics_file import read_metrics
+from ablations.files.record import read_config
 from dapo_lit.config.identity import differences, identity
-from dapo_lit.runs.files.layout import before_step
-from dapo_lit.runs.files.metrics_file import read_metrics
-from dapo_lit.runs.files.record import read_config
-from dapo_lit.study.designs import Arm
 
 RUN = Path("runs/four_sums/dapo/seed_0")
 FORKS = Path("runs/fork/four_sums_dapo_seed_0")

@@ -13,19 +13,19 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from ablations.files.record import read_record
+from ablations.inputs import differing, recorded
+from ablations.read import guard
+from ablations.read.run import StudyError
+from ablations.read.runs import Runs, load, read_run
 from dapo_lit.build.components import RunComponents
 from dapo_lit.cli import same_inputs
 from dapo_lit.cli.same_inputs import check_same_inputs, prompt_day
 from dapo_lit.config import Config, ConfigError
-from dapo_lit.config.inputs import differing, recorded
 from dapo_lit.config.study import Fork
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.replays.recorded_step import open_recording
-from dapo_lit.runs.files.record import read_record
 from dapo_lit.runs.run_folder import run_path
-from dapo_lit.study.read import guard
-from dapo_lit.study.read.run import StudyError
-from dapo_lit.study.read.runs import Runs, load, read_run
 from dapo_lit.train import train
 
 REWARD = """

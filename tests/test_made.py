@@ -18,7 +18,7 @@ import unsourced
 import yaml
 from cells import ROOT
 
-from dapo_lit.study.compare.statistics import Estimate
+from ablations.compare.statistics import Estimate
 
 WITH_CELLS = sorted(page for page in (ROOT / "experiments").glob("*/README.md") if any(provenance.records(page.parent)))
 

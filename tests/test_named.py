@@ -10,8 +10,8 @@ import pytest
 import tables
 import yaml
 
+from ablations.techniques import REGISTER
 from dapo_lit.__main__ import COMMANDS
-from dapo_lit.techniques import REGISTER
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))

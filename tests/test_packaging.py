@@ -13,6 +13,9 @@ from hatchling.builders.wheel import WheelBuilder
 from small_runs import untimed
 
 ROOT = Path(__file__).parents[1]
+PACKAGES = ("dapo_lit", "ablations", "math_answers")
+PROJECT = {"ablations/pyproject.toml"}
+"""By which a package is installed without the others; here it comes with them."""
 TOP = {"README.md", "LICENSE", "CHANGELOG.md", "pyproject.toml", ".gitignore", "PKG-INFO"}
 """Files at the top of the source distribution; the last three are hatchling's own choice."""
 
@@ -42,7 +45,7 @@ def test_the_source_distribution_has_the_package_and_nothing_else(tmp_path: Path
     (file,) = SdistBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     with tarfile.open(file) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert names == tracked("dapo_lit", "math_answers", "conf") | PAGES | TOP
+    assert names == tracked(*PACKAGES, "conf") - PROJECT | PAGES | TOP
 
 
 def test_the_wheel_has_the_package_with_its_configs_and_base_policies(wheel: Path) -> None:
@@ -50,7 +53,7 @@ def test_the_wheel_has_the_package_with_its_configs_and_base_policies(wheel: Pat
     configs = {f"dapo_lit/{name}" for name in tracked("conf")}
     pages = {f"dapo_lit/pages/{name.removeprefix('docs/')}" for name in PAGES}
     own = {name for name in found if ".dist-info/" not in name}
-    assert own == tracked("dapo_lit", "math_answers") | configs | pages
+    assert own == tracked(*PACKAGES) - PROJECT | configs | pages
     assert sum(name.startswith("dapo_lit/base_policies/") and name.endswith(".safetensors") for name in own) == 7
 
 

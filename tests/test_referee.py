@@ -13,8 +13,8 @@ import json  # noqa: E402
 
 import referee  # noqa: E402
 
-from dapo_lit.study.compare.deciding import SHIPPED  # noqa: E402
-from dapo_lit.study.compare.referee import UNPAIRED_VARIANCE  # noqa: E402
+from ablations.compare.deciding import SHIPPED  # noqa: E402
+from ablations.compare.referee import UNPAIRED_VARIANCE  # noqa: E402
 
 GAINS = (5.0, -4.0, 3.0, -6.0, 0.0)
 

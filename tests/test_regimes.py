@@ -4,10 +4,10 @@ import pytest
 from composition import tree_of
 from omegaconf import DictConfig
 
+from ablations.trainer import flatten
 from dapo_lit.cli.config_tree import resolved
 from dapo_lit.cli.study_launch import study_design, with_values
 from dapo_lit.config import Config, config_folder, parse
-from dapo_lit.config.identity import flatten
 
 REGIMES = sorted(file.stem for file in (config_folder() / "regime").glob("*.yaml"))
 PAGE = (config_folder().parent / "docs" / "regimes.md").read_text()

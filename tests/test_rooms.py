@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+import ablations
 import dapo_lit
 import math_answers
 
 PACKAGE = Path(dapo_lit.__file__).parent
-ANSWERS = Path(math_answers.__file__).parent
+ROOT = PACKAGE.parent
+BELOW = {package.__name__: Path(str(package.__file__)).parent for package in (ablations, math_answers)}
+"""Packages that may be installed without dapo_lit, and import nothing of it."""
 FOUNDATION = {"techniques", "ranks", "config", "data", "rewards", "environments", "engines", "policy", "objective"}
 STEP = FOUNDATION | {"rollout"}
 BUILD = STEP | {"step", "tasks"}
@@ -39,30 +42,36 @@ ARROWS = {
     "forecast": {"config", "objective", "policy", "techniques"},
     "lit": EVALUATION | {"evaluation"},
     "replays": EVALUATION | {"evaluation", "lit"},
-    "study": {"techniques"},
-    "study.read": {"techniques", "study", "config"},
-    "study.compare": {"techniques", "study", "study.read"},
-    "study.figures": {"techniques", "study", "study.read", "study.compare"},
-    "study.report": {"techniques", "study", "study.read", "study.compare", "study.figures"},
-    "cli": {
-        "config", "study", "study.read", "study.compare", "runs", "data", "rollout", "engines", "ranks", "step",
-        "techniques",
+    "cli": {"config", "runs", "data", "rollout", "engines", "ranks", "step", "techniques"},
+}  # fmt: skip
+LOWEST = {"chat_template", "imports", "kernels", "log", "seeds"}
+"""Files at the top that every room may import, and which import no room."""
+READING = {
+    "ablations": set(),
+    "ablations.files": {"ablations"},
+    "ablations.read": {"ablations", "ablations.files"},
+    "ablations.compare": {"ablations", "ablations.read"},
+    "ablations.figures": {"ablations", "ablations.read", "ablations.compare"},
+    "ablations.report": {
+        "ablations", "ablations.files", "ablations.read", "ablations.compare", "ablations.figures",
     },
 }  # fmt: skip
-LOWEST = {
-    "border", "chat_template", "command_text", "errors", "imports", "kernels", "log", "runs.files", "screen",
-    "seeds", "web_page",
-}  # fmt: skip
-"""What every room may import: files at the top, and how the files of a run folder are written and read."""
-ARROWS = {name: below | LOWEST for name, below in ARROWS.items()} | {name: LOWEST - {"runs.files"} for name in LOWEST}
-ARROWS["math_answers"] = set()
+"""Files at the top of `ablations` are one room. Its commands may import every other."""
+HANDED = {"ablations", "ablations.files"}
+"""What every room of dapo_lit may import: errors, borders, how the files of a run folder are written and read."""
+JUDGING = {"ablations.read", "ablations.compare"}
+ARROWS = {name: below | LOWEST | HANDED for name, below in ARROWS.items()} | {
+    name: LOWEST | {"ablations"} for name in LOWEST
+}
+ARROWS["cli"] |= JUDGING
+ARROWS |= READING | {"ablations.commands": {*READING}, "math_answers": set()}
 """What each room may import. Files at the top of the package that are not named here are commands: they may import
 every room, and no room imports them."""
-FILES = sorted([*PACKAGE.rglob("*.py"), *ANSWERS.rglob("*.py")])
+FILES = sorted(file for package in (PACKAGE, *BELOW.values()) for file in package.rglob("*.py"))
 
 
 def module_name(file: Path) -> str:
-    parts = file.relative_to(PACKAGE.parent).with_suffix("").parts
+    parts = file.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -71,27 +80,28 @@ MODULES = {module_name(file) for file in FILES}
 
 @cache
 def imported_modules(file: Path) -> set[str]:
-    """Modules of the two packages that `file` imports, anywhere in it and under TYPE_CHECKING too."""
+    """Modules of the three packages that `file` imports, anywhere in it and under TYPE_CHECKING too."""
     found = set()
     for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("dapo_lit", "math_answers")):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in ("dapo_lit", *BELOW):
             for alias in node.names:
                 submodule = f"{node.module}.{alias.name}"
                 found.add(submodule if submodule in MODULES else node.module)
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names if alias.name in MODULES}
-    return found - {"dapo_lit"}
+    return found - {"dapo_lit", "ablations"}
 
 
 def room_of(module: str) -> str:
     package, *parts = module.split(".")
     if package == "math_answers":
         return package
-    inner = ".".join(parts[:2])
-    return inner if inner in ARROWS else parts[0]
+    if package == "ablations":
+        return ".".join(["ablations", *parts[:1]]) if parts[:1] and (BELOW[package] / parts[0]).is_dir() else package
+    return parts[0]
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(PACKAGE.parent)))
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
 def test_a_file_imports_downwards_only(file):
     if file.parent == PACKAGE and file.stem not in ARROWS:  # a command, or the package itself
         return
@@ -116,8 +126,8 @@ def test_no_modules_import_each_other_in_a_circle():
 
 def test_every_module_is_imported_or_named_by_another_file_or_is_a_command():
     imported = set().union(*map(imported_modules, FILES))
-    configs = [*(PACKAGE.parent / "conf").rglob("*.yaml")]
-    texts = {file: file.read_text() for file in [*FILES, *configs]}
+    configs = [*(ROOT / "conf").rglob("*.yaml"), *(folder / "pyproject.toml" for folder in BELOW.values())]
+    texts = {file: file.read_text() for file in [*FILES, *configs] if file.is_file()}
     for file in FILES:
         module = module_name(file)
         if module not in imported and file.parent != PACKAGE and file.stem != "__init__":
@@ -125,12 +135,19 @@ def test_every_module_is_imported_or_named_by_another_file_or_is_a_command():
 
 
 def test_a_light_room_loads_no_heavy_library():
-    light = {"techniques", "objective", "study", "math_answers", "config", "errors", "runs.files"}
+    light = {"techniques", "objective", "ablations", "math_answers", "config"}
     modules = ", ".join(
         name for name in map(module_name, FILES) if light & {".".join(name.split(".")[1:3]), *name.split(".")[:2]}
     )
     heavy = ("lightning", "transformers", "vllm", "hydra")
     code = f"import sys, {modules}; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_ablations_loads_neither_torch_nor_dapo_lit():
+    modules = ", ".join(name for name in map(module_name, FILES) if name.startswith("ablations"))
+    code = f"import sys, {modules}; print([m for m in ('torch', 'dapo_lit', 'math_answers') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

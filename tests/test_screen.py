@@ -8,10 +8,10 @@ from importlib import import_module
 
 import pytest
 
+from ablations.arguments import CommandParser
+from ablations.errors import DamagedError
+from ablations.screen import Screen, StatusLine, Unfailing, printable, with_status
 from dapo_lit.__main__ import COMMANDS
-from dapo_lit.cli.arguments import CommandParser
-from dapo_lit.errors import DamagedError
-from dapo_lit.screen import Screen, StatusLine, Unfailing, printable, with_status
 
 HOSTILE = "a\x1b[2J\x1b]52;c;ZXZpbA==\x07\x9b31m\x1bcb\r\b\x00\x85c"
 
@@ -38,7 +38,7 @@ def test_on_a_terminal_long_lines_break_at_spaces_below_their_text_and_elsewhere
 
 
 def test_a_stream_that_fails_is_said_once_and_the_program_goes_on(tmp_path):
-    code = "from dapo_lit.screen import on_screen\nwith on_screen():\n"
+    code = "from ablations.screen import on_screen\nwith on_screen():\n"
     code += "    [print('x' * 9000, flush=True) for _ in range(3)]; open('done', 'w').close()"
     with open("/dev/full", "w") as full:
         done = subprocess.run(
@@ -50,7 +50,7 @@ def test_a_stream_that_fails_is_said_once_and_the_program_goes_on(tmp_path):
 
 
 def test_a_program_sees_itself_that_its_reader_is_gone_after_a_command_of_which_it_was():
-    code = "from dapo_lit.screen import on_screen\nwith on_screen():\n    [print('x', flush=True) for _ in range(3)]\n"
+    code = "from ablations.screen import on_screen\nwith on_screen():\n    [print('x', flush=True) for _ in range(3)]\n"
     code += "print('y', flush=True)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
         program.stdout.close()
@@ -81,7 +81,7 @@ def test_every_command_prints_on_a_screen_and_leaves_the_streams_of_its_caller(m
 def clock(monkeypatch):
     """Seconds, which a test sets."""
     now = [100.0]
-    monkeypatch.setattr("dapo_lit.screen.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("ablations.screen.time.monotonic", lambda: now[0])
     monkeypatch.setattr(StatusLine, "enabled", True)
     return now
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ablations.files.layout import playable_page
+from ablations.techniques import REGISTER
 from dapo_lit import serve
 from dapo_lit.config.shipped import studies
-from dapo_lit.runs.files.layout import playable_page
 from dapo_lit.serve import FROM_A_FOLDER, OWN, Job, LivePage
-from dapo_lit.techniques import REGISTER
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from dapo_lit.errors import UserError
+from ablations.errors import UserError
 from dapo_lit.replays.page import PolicyOfStep, _sketch, step_page
 from dapo_lit.replays.recorded_step import open_recording, replay
 from dapo_lit.replays.sketch import Directions, derivative

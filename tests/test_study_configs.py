@@ -3,10 +3,10 @@
 import pytest
 from composition import tree_of
 
+from ablations.trainer import flatten
 from dapo_lit.cli.config_tree import resolved
 from dapo_lit.cli.study_launch import check_arms, study_design, with_values
 from dapo_lit.config import parse
-from dapo_lit.config.identity import flatten
 from dapo_lit.config.shipped import known_choices
 
 STUDIES = [name for name in known_choices("study") if name not in ("calibrate", "fork")]

@@ -14,6 +14,10 @@ import pytest
 from command_line import run_cli
 from damages import resealed
 
+from ablations.files.claim import holder
+from ablations.read.packed_cells import write_packed
+from ablations.read.registration import read_plan
+from ablations.read.runs import StudyError, load
 from dapo_lit.build.base_policy import weights_of
 from dapo_lit.cli.command import compose_run, run_command
 from dapo_lit.cli.config_tree import composed_tree
@@ -21,11 +25,7 @@ from dapo_lit.cli.study_launch import prepare
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.identity import identity
 from dapo_lit.runs.code_state import CODE, uncommitted
-from dapo_lit.runs.files.claim import holder
 from dapo_lit.status import main as status
-from dapo_lit.study.read.packed_cells import write_packed
-from dapo_lit.study.read.registration import read_plan
-from dapo_lit.study.read.runs import StudyError, load
 from dapo_lit.train import run_study, train
 
 TINY = (

@@ -4,12 +4,13 @@ import json
 import re
 import shlex
 import sys
+from pathlib import Path
 
 import pytest
 import tune
 from jsonschema import Draft202012Validator
 
-from dapo_lit import decide
+from ablations.commands import decide
 
 WORTH = {"clip-higher": 0.05, "dynamic sampling": -0.04, "half the rate": 0.02}
 
@@ -63,7 +64,9 @@ def test_its_ledger_is_one_that_decide_reads(tmp_path, capsys):
     capsys.readouterr()
     assert decide.main([str(tmp_path / "ledger.jsonl"), "--json"]) in (0, 3)
     found = json.loads(capsys.readouterr().out)
-    Draft202012Validator(json.loads((decide.SCHEMAS / "decide.json").read_text())).validate(found)
+    Draft202012Validator(json.loads((Path(decide.__file__).parents[1] / "schemas/decide.json").read_text())).validate(
+        found
+    )
     assert {"clip-higher", "half the rate"} <= {row["change"] for row in found["changes"]}
 
 

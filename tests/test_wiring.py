@@ -17,12 +17,12 @@ import torch
 from composition import tree_of
 from small_runs import Run
 
+from ablations.errors import UserError
 from dapo_lit.build.base_policy import policy_folder
 from dapo_lit.cli.config_tree import resolved
 from dapo_lit.config import parse
 from dapo_lit.config.identity import kinds
 from dapo_lit.config.sections import HORIZON, SCIENCE
-from dapo_lit.errors import UserError
 
 BASE = {
     "+experiment": "four_sums", "budget.steps": 1, "algorithm.num_prompts": 4, "algorithm.minibatch_prompts": 2,
@@ -157,7 +157,7 @@ ON_A_RECORDED_BATCH = (
     "overlong.counts",
 )  # fmt: skip
 ELSEWHERE = {f"algorithm.{key}": "tests/switches/test_switches.py" for key in ON_A_RECORDED_BATCH} | {
-    "algorithm.family": "a name of folders: tests/study", "policy.name": "a name of folders",
+    "algorithm.family": "a name of folders: tests/ablations", "policy.name": "a name of folders",
     "fork.run": "tests/test_fork.py", "fork.steps": "tests/test_fork.py", "fork.horizon": "tests/test_fork.py",
     "task.name": "each task has its tests: tests/tasks", "task.options": "tests/tasks",
     "task.base": "tests/policy/test_base.py", "evaluation.benchmarks": "tests/test_benchmarks.py",

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from ablations.files.metrics_file import last_step
+from ablations.screen import StatusLine
 from dapo_lit.cli import workers as module
 from dapo_lit.cli.workers import FAILED_SILENTLY, Cell, in_child, run_cells
-from dapo_lit.runs.files.metrics_file import last_step
-from dapo_lit.screen import StatusLine
 
 CELLS = [Cell(arm, seed) for seed in range(3) for arm in ("a", "b")]
 

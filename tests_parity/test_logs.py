@@ -8,8 +8,8 @@ from verl import DataProto
 from verl.trainer.ppo.metric_utils import compute_data_metrics, compute_throughout_metrics, compute_timing_metrics
 from verl.utils.tracking import Tracking
 
-from dapo_lit.study.read.foreign import import_runs
-from dapo_lit.study.read.runs import load
+from ablations.read.foreign import import_runs
+from ablations.read.runs import load
 
 
 def batch(seed: int, step: int, share: float) -> DataProto:

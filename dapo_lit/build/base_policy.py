@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ablations.errors import DamagedError
+from ablations.files.atomic import replacing
+from ablations.files.manifest import read_manifest
 from dapo_lit.config import ConfigError
 from dapo_lit.config.sections import Policy, Task
-from dapo_lit.errors import DamagedError
 from dapo_lit.policy.base import BaseSpec, Demonstrations, Stage, default_cache, prepare_base
 from dapo_lit.policy.digests import weights_of
-from dapo_lit.runs.files.atomic import replacing
-from dapo_lit.runs.files.manifest import read_manifest
 from dapo_lit.tasks import chain_sum, four_sums, parity, second_try, string_programs, sums_with_calculator
 
 CHARACTERS = {

@@ -75,7 +75,7 @@ class RunComponents:
 
     @cached_property
     def inputs(self) -> dict[str, str]:
-        """Digests of what the run reads (config/inputs.py); a part that is not on this machine is left out."""
+        """Digests of what the run reads (ablations/inputs.py); a part that is not on this machine is left out."""
         config, found = self.config, self.problems
         own = local_folder(config.policy.path) if config.policy.path else None
         digests = {

@@ -1,4 +1,4 @@
-"""Computes the digests of what a run reads (config/inputs.py says which there are and when they are compared)."""
+"""Computes the digests of what a run reads (ablations/inputs.py says which there are and when they are compared)."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +12,7 @@ from dapo_lit.policy.digests import digest_of
 from dapo_lit.rewards.functions import BUILT_IN
 from dapo_lit.rollout.records import Prompt
 
-OWN = ("dapo_lit", "math_answers")
+OWN = ("dapo_lit", "ablations", "math_answers")
 """Packages whose source is in the `code_hash` of run.json."""
 
 

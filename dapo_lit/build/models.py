@@ -12,9 +12,9 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel
 
+from ablations.errors import DamagedError
 from dapo_lit.config import Config
 from dapo_lit.config.trainer import Trainer
-from dapo_lit.errors import DamagedError
 from dapo_lit.policy.lora import add_adapters, only_trained
 from dapo_lit.policy.reference import Critic, Reference
 from dapo_lit.policy.sharding import shard, shard_value_head

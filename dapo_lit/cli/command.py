@@ -22,6 +22,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from ablations.errors import UserError, one_line
+from ablations.files.atomic import is_full
+from ablations.screen import ctrl_c_named, on_screen
 from dapo_lit.cli.config_tree import composed_tree, composition_fault, refusals_in_one_line, resolved
 from dapo_lit.cli.jobs import check_folders
 from dapo_lit.cli.overrides import (
@@ -38,9 +41,6 @@ from dapo_lit.cli.overrides import (
 from dapo_lit.config import Config, ConfigError, Section, config_folder, parse_as
 from dapo_lit.config.sections import section_of
 from dapo_lit.config.shipped import brings_regime
-from dapo_lit.errors import UserError, one_line
-from dapo_lit.runs.files.atomic import is_full
-from dapo_lit.screen import ctrl_c_named, on_screen
 
 if TYPE_CHECKING:
     from dapo_lit.cli.study_launch import Sweep

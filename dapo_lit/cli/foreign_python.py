@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ablations.errors import one_line
 from dapo_lit.config import ConfigError
 from dapo_lit.config.conversion import Code
-from dapo_lit.errors import one_line
 
 Settings = dict[str, Any]
 

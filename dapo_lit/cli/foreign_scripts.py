@@ -14,11 +14,11 @@ from typing import Any
 
 import yaml
 
+from ablations.errors import one_line
+from ablations.trainer import flatten
 from dapo_lit.cli.foreign_python import Settings, plain, python_settings
 from dapo_lit.config import ConfigError
 from dapo_lit.config.conversion import Code, System
-from dapo_lit.config.identity import flatten
-from dapo_lit.errors import one_line
 
 VERL_SECTIONS = (
     "actor_rollout_ref",

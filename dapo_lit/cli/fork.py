@@ -8,19 +8,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ablations.designs import Arm, Design
+from ablations.files.layout import CONFIG, kept_states
+from ablations.files.record import read_config
+from ablations.techniques import REGISTER
+from ablations.trainer import flatten
 from dapo_lit.cli.overrides import is_inspection, parsed_overrides
 from dapo_lit.config import Config, ConfigError, config_folder
 from dapo_lit.config.foreign import foreign_config
-from dapo_lit.config.identity import flatten, kind_of, put
+from dapo_lit.config.identity import kind_of, put
 from dapo_lit.config.sections import HORIZON, SCIENCE
 from dapo_lit.imports import named_in
-from dapo_lit.runs.files.layout import CONFIG, kept_states
-from dapo_lit.runs.files.record import read_config
-from dapo_lit.study.designs import Arm, Design
-from dapo_lit.techniques import REGISTER
 
 if TYPE_CHECKING:
-    from dapo_lit.study.read.registration import Family
+    from ablations.read.registration import Family
 
 FORK = "fork"
 OWN = ("study", "study_name", "runs_dir", "resume", "logger", "callbacks", "replay", "fork")
@@ -104,8 +105,8 @@ def check_changes(arms: Sequence[Arm]) -> None:
 
 def fork_families(design: Design, config: Config) -> "tuple[Family, ...]":
     """With minus without for a technique, an arm minus the run for anything else, over the last half of the horizon."""
-    from dapo_lit.study.read.outcomes import in_words
-    from dapo_lit.study.read.registration import Family, Registered
+    from ablations.read.outcomes import in_words
+    from ablations.read.registration import Family, Registered
 
     assert config.fork is not None
     own, *others = design.arms

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 from hydra.core.override_parser.types import Override
 
+from ablations.designs import arm_name
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.overrides import LISTED_SWEEPS, choices, is_inspection, of_hydra, parsed_overrides
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.shipped import switches_of
-from dapo_lit.study.designs import arm_name
 
 
 def arm_of(config: Config) -> str:

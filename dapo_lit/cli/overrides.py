@@ -9,7 +9,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, ValueType
 from hydra.errors import HydraException
 
-from dapo_lit.command_text import setting
+from ablations.command_text import setting
+from ablations.errors import one_line
 from dapo_lit.config import Config, ConfigError, Section, known_keys, unknown_key
 from dapo_lit.config.shipped import (
     SEARCHED,
@@ -20,7 +21,6 @@ from dapo_lit.config.shipped import (
     own_folders,
     regime_fault,
 )
-from dapo_lit.errors import one_line
 
 FLAGS_WITH_VALUE = (
     "--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd", "--info",

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pandas as pd
 
+from ablations.files.layout import EVALUATIONS, kept_states
+from ablations.files.metrics_file import read_metrics
+from ablations.files.tables import read_table
+from ablations.screen import print_table
 from dapo_lit.config import Config
 from dapo_lit.config.algorithm import MAX_EMPTY_STEPS
-from dapo_lit.runs.files.layout import EVALUATIONS, kept_states
-from dapo_lit.runs.files.metrics_file import read_metrics
-from dapo_lit.runs.files.tables import read_table
 from dapo_lit.runs.rollout_table import rollouts_file
 from dapo_lit.runs.run_folder import RunFolder
-from dapo_lit.screen import print_table
 
 SHOWN = 160
 """Characters of a response that are printed."""

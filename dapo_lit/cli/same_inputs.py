@@ -1,5 +1,5 @@
 """Before a run is opened: what it reads must be what its own earlier part, its fork's run and the other cells of its
-study read (config/inputs.py), and its prompts are dated as theirs.
+study read (ablations/inputs.py), and its prompts are dated as theirs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -8,15 +8,15 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
+from ablations.errors import DamagedError
+from ablations.files.layout import RECORD
+from ablations.files.record import read_config, read_record
+from ablations.inputs import Inputs, differing, recorded
+from ablations.read.packed_cells import read_cells
+from ablations.read.registration import entries_in_force, read_entries
 from dapo_lit.chat_template import today
 from dapo_lit.config import Config
-from dapo_lit.config.inputs import Inputs, differing, recorded
-from dapo_lit.errors import DamagedError
-from dapo_lit.runs.files.layout import RECORD
-from dapo_lit.runs.files.record import read_config, read_record
 from dapo_lit.runs.resume import check_inputs, refuse_other_inputs
-from dapo_lit.study.read.packed_cells import read_cells
-from dapo_lit.study.read.registration import entries_in_force, read_entries
 
 COUNTED = ("running", "preempted", "finished", "solved", "exhausted")
 """Statuses of runs that are, or may become, part of a study. A failed one will be made again."""

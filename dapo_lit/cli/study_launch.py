@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig
 
+from ablations.designs import Arm, Design, read_arms
+from ablations.errors import suggestion
+from ablations.screen import printable
 from dapo_lit.cli.config_tree import composed_tree, resolved, with_literals
 from dapo_lit.cli.fork import check_changes, fork_arms
 from dapo_lit.cli.overrides import choices, is_inspection, of_hydra, parsed_overrides
 from dapo_lit.cli.workers import Cell
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.shipped import SEARCHED, base_of, group_file, is_group, own_folders
-from dapo_lit.errors import suggestion
 from dapo_lit.runs.code_state import code_state, commit_file, uncommitted
-from dapo_lit.screen import printable
-from dapo_lit.study.designs import Arm, Design, read_arms
 
 if TYPE_CHECKING:
-    from dapo_lit.study.read.registration import Plan
+    from ablations.read.registration import Plan
 
 ARM, SEED = "study.arm", "seed"
 
@@ -55,7 +55,7 @@ class Sweep:
     @property
     def batches(self) -> list[tuple[Cell, ...]]:
         """The cells up to each look; all at once where there is one look only."""
-        from dapo_lit.study.compare.sequential import planned_looks
+        from ablations.compare.sequential import planned_looks
 
         seeds = list(dict.fromkeys(cell.seed for cell in self.cells))
         looks = planned_looks(len(seeds)) if self.config.own_study.until else (len(seeds),)
@@ -64,7 +64,7 @@ class Sweep:
 
     def register(self) -> None:
         """Writes the plan into the study's folder, commits it if asked to, and prints what it decides."""
-        from dapo_lit.study.read.registration import FILE, register
+        from ablations.read.registration import FILE, register
 
         packed = self.config.own_study.packed
         digest = register(self.folder, self.plan, Path(packed) if packed else None, code_state())
@@ -106,8 +106,8 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None]:
     plain = [str(o.input_line) for o in others if not of_hydra(o)]
     tree = composed_tree([*plain, *last])
     config, kept, packed = parse(resolved(tree)), dict[str, Any](), None
+    from ablations.read.registration import entries_in_force, with_plan
     from dapo_lit.cli.study_plan import check_power, make_plan, protocol  # load pandas and scipy
-    from dapo_lit.study.read.registration import entries_in_force, with_plan
 
     if config.own_study.packed is not None:
         packed = Path(config.own_study.packed)
@@ -199,7 +199,7 @@ def with_values(tree: DictConfig, arm: Arm) -> DictConfig:
 
 def study_design(config: Config) -> Design:
     """The arms and the reference of the config's study; a calibration's are those of its regime."""
-    from dapo_lit.study.compare.calibration import CALIBRATE, calibration_arms
+    from ablations.compare.calibration import CALIBRATE, calibration_arms
 
     study, regime = config.own_study, config.regime
     names, reference, place = list(study.arms or ()), study.reference, "study.arms"
@@ -235,7 +235,7 @@ def study_design(config: Config) -> Design:
 
 def check_arms(study: Design, tree: DictConfig) -> None:
     """Composes every arm and refuses the study if two of them differ in keys that it does not declare."""
-    from dapo_lit.study.read.guard import composed_refusals
+    from ablations.read.guard import composed_refusals
 
     # Composed, not read: defaults and interpolations decide what an arm is.
     configs = {arm.name: parse(resolved(with_values(tree, arm))).model_dump(mode="json") for arm in study.arms}

@@ -7,6 +7,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ablations.compare.calibration import CALIBRATE, PLACEBO
+from ablations.compare.contrasts import contrasts, pair, primary_family
+from ablations.compare.sequential import planned_looks
+from ablations.compare.statistics import pairs_needed
+from ablations.designs import Design
+from ablations.errors import DamagedError, suggestion
+from ablations.files.layout import RECORD
+from ablations.files.record import read_config, read_record
+from ablations.read.guard import base_recipe, other_base
+from ablations.read.outcomes import in_words
+from ablations.read.packed_cells import read_cells, read_packed
+from ablations.read.registration import FILE, Family, Plan, Registered, Stopping, entries_in_force
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.fork import fork_families
 from dapo_lit.config import Config, ConfigError
@@ -14,20 +26,8 @@ from dapo_lit.config.foreign import foreign_config
 from dapo_lit.config.identity import differences, identity, put, schema_key
 from dapo_lit.config.shipped import base_of
 from dapo_lit.config.study import Control
-from dapo_lit.errors import DamagedError, suggestion
 from dapo_lit.imports import named_in
-from dapo_lit.runs.files.layout import RECORD
-from dapo_lit.runs.files.record import read_config, read_record
 from dapo_lit.runs.resume import describe
-from dapo_lit.study.compare.calibration import CALIBRATE, PLACEBO
-from dapo_lit.study.compare.contrasts import contrasts, pair, primary_family
-from dapo_lit.study.compare.sequential import planned_looks
-from dapo_lit.study.compare.statistics import pairs_needed
-from dapo_lit.study.designs import Design
-from dapo_lit.study.read.guard import base_recipe, other_base
-from dapo_lit.study.read.outcomes import in_words
-from dapo_lit.study.read.packed_cells import read_cells, read_packed
-from dapo_lit.study.read.registration import FILE, Family, Plan, Registered, Stopping, entries_in_force
 
 SEEDED = ("seed", "task.base_seed")
 

@@ -15,9 +15,9 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
+from ablations.screen import StatusLine, ctrl_c_named
 from dapo_lit.config import Config
 from dapo_lit.runs.preemption import SIGNALS, interrupt_once, stop_signals
-from dapo_lit.screen import StatusLine, ctrl_c_named
 
 FORK = multiprocessing.get_context("fork")
 PASSED_ON = (*SIGNALS, signal.SIGINT)

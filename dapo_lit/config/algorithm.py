@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from dapo_lit.border import FolderName
+from ablations.border import FolderName
 from dapo_lit.config.sections import Count, Fraction, Section
 from dapo_lit.techniques import Switches
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from dapo_lit.border import FolderName
+from ablations.border import FolderName
 from dapo_lit.config.parsing import parse_as
 from dapo_lit.config.sections import ConfigError, Count, Policy, Rollout, Section
 from dapo_lit.config.shipped import config_folder

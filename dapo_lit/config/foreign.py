@@ -11,15 +11,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dapo_lit.border import fault_in_words
-from dapo_lit.config.identity import flatten, kind_of, put, schema_key, with_defaults
+from ablations.border import fault_in_words
+from ablations.errors import DamagedError, one_line
+from ablations.files.manifest import RESTORE
+from ablations.trainer import flatten
+from dapo_lit.config.identity import kind_of, put, schema_key, with_defaults
 from dapo_lit.config.parsing import parse
 from dapo_lit.config.run import Config
 from dapo_lit.config.sections import BOOKKEEPING, ConfigError
 from dapo_lit.config.shipped import default_run
-from dapo_lit.errors import DamagedError, one_line
 from dapo_lit.imports import named_code
-from dapo_lit.runs.files.manifest import RESTORE
 
 FILLED_IN = ("${", "???")
 """What OmegaConf replaces in a text, or takes for a missing value."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from ablations.trainer import Tree, flatten
 from dapo_lit.config.run import Config
 from dapo_lit.config.sections import HORIZON, SCIENCE, Kind, Section, section_of
 from dapo_lit.config.shipped import SHARED, default_run, studies
@@ -18,22 +19,6 @@ PACKING = ("trainer.micro_batch_tokens", "trainer.shared_prompt", "trainer.devic
 """Execution keys that decide which tokens share a micro-batch."""
 SAMPLED_AT_ONCE = ("rollout.max_batch_size", "trainer.devices", "trainer.num_nodes")
 """Execution keys that decide how many samples are under way."""
-
-Tree = Mapping[str, Any]
-
-
-def flatten(tree: Tree, prefix: str = "") -> dict[str, Any]:
-    """A nested config as dotted keys.
-
-    >>> flatten({"algorithm": {"clip": {"low": 0.2}}})
-    {'algorithm.clip.low': 0.2}
-    """
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        path = f"{prefix}{key}"
-        # An empty mapping is a value: without keys below it, it would disappear from the hash.
-        flat |= flatten(value, f"{path}.") if isinstance(value, Mapping) and value else {path: value}
-    return flat
 
 
 def put(tree: dict[str, Any], key: str, value: object) -> None:
@@ -129,19 +114,3 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str
         for key in sorted(before.keys() | after.keys())
         if before.get(key) != after.get(key)
     }
-
-
-def same_experiment(record: Tree, tree: Tree, other_record: Tree, other_tree: Tree) -> bool:
-    """True if two runs, each given by its run.json and config.yaml, are the same experiment.
-
-    A newer version may have added keys, which changes the hash: unless the hashes agree, the configs are compared. The
-    config has no more than the recipe of a base policy: runs with other weights of it do not repeat each other.
-    """
-    # Two machines may pre-train other weights from one recipe (rounding), and these are two base policies.
-    weights = {record.get("base_weights") for record in (record, other_record)} - {None}
-    if len(weights) > 1:
-        return False
-    hashes = record.get("config_hash"), other_record.get("config_hash")
-    if hashes[0] == hashes[1] or not (tree and other_tree):
-        return hashes[0] == hashes[1]
-    return identity(tree) == identity(other_tree)

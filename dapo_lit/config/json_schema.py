@@ -7,10 +7,10 @@ are Hydra's, and an interpolation may take the place of any value. What `faults`
 from collections.abc import Mapping
 from typing import Any
 
+from ablations.techniques import REGISTER
 from dapo_lit.config.commands import Benchmark, EvaluateConfig, ExportConfig
 from dapo_lit.config.run import Config
 from dapo_lit.config.sections import Section, section_of
-from dapo_lit.techniques import REGISTER
 
 WHOLE: dict[str, type[Section]] = {"config": Config, "experiment": Config, "regime": Config, "studies": Config}
 """Files and groups whose keys are those of a whole run."""

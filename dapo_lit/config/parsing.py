@@ -8,10 +8,10 @@ from typing import Any, TypeVar, get_origin
 import yaml
 from pydantic import ValidationError
 
+from ablations.errors import nearest, one_line
 from dapo_lit.config.identity import kinds
 from dapo_lit.config.run import Config
 from dapo_lit.config.sections import ConfigError, Section, section_of
-from dapo_lit.errors import nearest, one_line
 
 OTHER_TRAINERS = Path(__file__).with_name("other_trainers.yaml")
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from dapo_lit.border import FolderNames
+from ablations.border import FolderNames
 from dapo_lit.config.algorithm import Algorithm
 from dapo_lit.config.sections import (
     BOOKKEEPING,

@@ -19,8 +19,8 @@ from pydantic import (
     model_validator,
 )
 
-from dapo_lit.border import FolderName
-from dapo_lit.errors import UserError
+from ablations.border import FolderName
+from ablations.errors import UserError
 
 
 class Kind(StrEnum):

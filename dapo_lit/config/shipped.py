@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from omegaconf import OmegaConf
 
-from dapo_lit.errors import suggestion
+from ablations.errors import suggestion
 
 
 def config_folder() -> Path:

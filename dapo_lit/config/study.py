@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
-from dapo_lit.border import FolderName
+from ablations.border import FolderName
+from ablations.techniques import REGISTER
 from dapo_lit.config.sections import Section
-from dapo_lit.techniques import REGISTER
 
 
 class Control(Section):

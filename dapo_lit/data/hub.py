@@ -16,8 +16,13 @@ from pathlib import Path, PurePosixPath
 
 from huggingface_hub import snapshot_download
 
+from ablations.errors import UserError
 from dapo_lit.data.rows import SUFFIXES, DataError
-from dapo_lit.errors import HubError
+
+
+class HubError(UserError):
+    """The hub refuses a request or cannot be reached."""
+
 
 # owner/name, owner/name:configuration, owner/name:configuration:split, owner/name::split; each may end in @revision.
 HUB_ID = re.compile(

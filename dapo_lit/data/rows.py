@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dapo_lit.errors import UserError
+from ablations.errors import UserError
 
 SUFFIXES = (".jsonl", ".parquet", ".csv", ".arrow")
 SHOWN = 20

@@ -24,12 +24,12 @@ import re
 from collections.abc import Iterable, Mapping
 from itertools import chain
 
+from ablations.errors import suggestion
 from dapo_lit.data.hub import resolve_files
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.rows import BadRows, DataError, Row, RowError, number_text, read_rows
 from dapo_lit.data.selection import SelectionReport, deduplicate
 from dapo_lit.data.templates import PromptTemplate
-from dapo_lit.errors import suggestion
 
 __all__ = ["DataError", "load_heldout", "load_problems", "load_with_selection"]
 

@@ -22,8 +22,8 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 from typing_extensions import TypedDict
 
+from ablations.errors import UserError, suggestion
 from dapo_lit.chat_template import render_chats
-from dapo_lit.errors import UserError, suggestion
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -8,21 +8,21 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ablations.errors import DamagedError
+from ablations.files.layout import CHECKPOINTS, CONFIG, RECORD
+from ablations.files.manifest import read_manifest
+from ablations.files.record import read_config, read_record
+from ablations.files.run_manifest import check_kept
+from ablations.inputs import differing, in_words, recorded
 from dapo_lit.build.base_policy import policy_folder
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.foreign import config_without_code
-from dapo_lit.config.inputs import differing, in_words, recorded
 from dapo_lit.config.sections import Policy
-from dapo_lit.errors import DamagedError
 from dapo_lit.policy.digests import local_folder, tokenizer_of
 from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer
 from dapo_lit.policy.lora import fingerprint, merge
 from dapo_lit.runs.checkpoint_files import complete, damage_reason
 from dapo_lit.runs.checkpoint_weights import base_fingerprint, config_in, policy_weights
-from dapo_lit.runs.files.layout import CHECKPOINTS, CONFIG, RECORD
-from dapo_lit.runs.files.manifest import read_manifest
-from dapo_lit.runs.files.record import read_config, read_record
-from dapo_lit.runs.files.run_manifest import check_kept
 
 EDGE = 1024
 """Number of values at each end of a tensor that go into the digest, in addition to its sum."""

@@ -13,12 +13,14 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from ablations.files.atomic import write_text
+from ablations.inputs import differing
+from ablations.screen import StatusLine
 from dapo_lit.build.engine import build_engine
 from dapo_lit.build.problem_sets import OpenBenchmark, open_benchmark
 from dapo_lit.chat_template import today
 from dapo_lit.config import ConfigError
 from dapo_lit.config.commands import EvaluateConfig
-from dapo_lit.config.inputs import differing
 from dapo_lit.data.templates import PromptTemplate
 from dapo_lit.engines.protocol import RolloutEngine, token_bytes
 from dapo_lit.evaluation.model_source import EvaluatedModel
@@ -40,9 +42,7 @@ from dapo_lit.preflight.table import Finding, run_checks
 from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.runs.code_state import code_state, scoring_hash
-from dapo_lit.runs.files.atomic import write_text
 from dapo_lit.runs.run_folder import hardware, versions
-from dapo_lit.screen import StatusLine
 
 EVALUATION = "evaluation.json"
 """What a folder of samples was made with; `questions` are those of the last evaluation, by problem."""

@@ -11,11 +11,11 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from dapo_lit.border import checked
-from dapo_lit.errors import DamagedError
+from ablations.border import checked
+from ablations.errors import DamagedError
+from ablations.files.layout import EVALUATIONS
+from ablations.files.tables import column_names, read_arrow, write_arrow, write_table
 from dapo_lit.evaluation.sampled import EvaluatedSample, Evaluation, SampleName
-from dapo_lit.runs.files.layout import EVALUATIONS
-from dapo_lit.runs.files.tables import column_names, read_arrow, write_arrow, write_table
 
 REMEDY = "; restore it, or remove the folder to sample again"
 SCHEMA = pa.schema(

@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic import with_config
 
-from dapo_lit.border import EXACT, Flag, Number, Step
+from ablations.border import EXACT, Flag, Number, Step
+from ablations.screen import with_status
 from dapo_lit.engines.protocol import (
     EVALUATION_STEP,
     RolloutEngine,
@@ -26,7 +27,6 @@ from dapo_lit.rewards.score import Score
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.episodes import asked
 from dapo_lit.rollout.records import Prompt
-from dapo_lit.screen import with_status
 
 SampleName = tuple[str, str, int]
 """(problem id, question digest, sample index)."""

@@ -5,10 +5,10 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
+from ablations.errors import suggestion
 from dapo_lit.config import Config, ConfigError, Section
 from dapo_lit.config.commands import Answer
 from dapo_lit.config.sections import Count, Fraction, Policy
-from dapo_lit.errors import suggestion
 
 
 @dataclass(frozen=True)

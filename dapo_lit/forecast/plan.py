@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rich.console import Console
 
+from ablations.screen import print_table
 from dapo_lit.config import Config
 from dapo_lit.forecast.duration import FOLDER_BYTES_S, HELD_OUT_ERROR, Engines, Phase, Shape, Step, phases
 from dapo_lit.forecast.hardware import PlanConfig, architecture
-from dapo_lit.screen import print_table
 
 if TYPE_CHECKING:
     from dapo_lit.forecast.memory import Memory

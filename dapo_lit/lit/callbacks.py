@@ -10,22 +10,23 @@ from typing import Any
 from lightning import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
+from ablations.errors import HeldError
+from ablations.files.atomic import remove_empty
+from ablations.files.layout import CHECKPOINTS, before_step
 from dapo_lit.build.models import uses_gpu
 from dapo_lit.config import Config
 from dapo_lit.config.algorithm import MAX_EMPTY_STEPS
-from dapo_lit.errors import HeldError, RewardError
 from dapo_lit.evaluation.sample_store import write_evaluation
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.log import log
 from dapo_lit.preflight.idle_settings import FIRST_STEPS, idle_techniques
 from dapo_lit.ranks import SINGLE_PROCESS, Ranks, is_raised_by_all
+from dapo_lit.rewards.functions import RewardError
 from dapo_lit.rollout.collect import ExhaustedError
 from dapo_lit.rollout.records import CollectedStep
 from dapo_lit.rollout.step_collection import LostSampleError, StopRequestedError
 from dapo_lit.runs.checkpoint_files import KEPT, remove, write_checkpoint
-from dapo_lit.runs.files.atomic import remove_empty
-from dapo_lit.runs.files.layout import CHECKPOINTS, before_step
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.runs.rollout_table import keeps_rollouts, rollouts_file, write_rollouts

@@ -12,11 +12,12 @@ import torch
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader, IterableDataset
 
+from ablations.inputs import differing, in_words, kind_of_part
+from ablations.screen import StatusLine
 from dapo_lit.build.components import RunComponents
 from dapo_lit.build.engine import ranks_per_engine
 from dapo_lit.build.problem_sets import OpenBenchmark
 from dapo_lit.config import Config, ConfigError
-from dapo_lit.config.inputs import differing, in_words, kind_of_part
 from dapo_lit.data.selection import SelectionReport
 from dapo_lit.engines.protocol import Sampling
 from dapo_lit.evaluation.sampled import Evaluation, evaluate
@@ -30,7 +31,6 @@ from dapo_lit.rollout.rank_sampling import CollectionSetup
 from dapo_lit.rollout.records import CollectedStep, Prompt
 from dapo_lit.rollout.step_collection import StopRequestedError
 from dapo_lit.rollout.steps_ahead import Snapshot, StepsAhead
-from dapo_lit.screen import StatusLine
 from dapo_lit.seeds import stream_seed
 from dapo_lit.step.batch import RolloutStep, token_batch
 from dapo_lit.switches.algorithm import collection_rules, loss_mask, reward_shaping

@@ -20,10 +20,10 @@ import torch.distributed as dist
 from lightning.fabric.plugins.environments import SLURMEnvironment
 from torch.distributed.rendezvous import rendezvous
 
+from ablations.errors import DamagedError
 from dapo_lit.build.models import uses_gpu
 from dapo_lit.config import ConfigError
 from dapo_lit.config.trainer import Trainer
-from dapo_lit.errors import DamagedError
 from dapo_lit.preflight.machine import check_devices
 from dapo_lit.ranks import LostRankError, Ranks
 from dapo_lit.ranks.open_files import allow_files

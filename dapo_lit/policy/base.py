@@ -19,10 +19,10 @@ from filelock import FileLock
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from dapo_lit.errors import UserError
+from ablations.errors import UserError
+from ablations.screen import StatusLine
 from dapo_lit.policy.load import load_model, save_policy
 from dapo_lit.policy.pretrain import Example, train_supervised
-from dapo_lit.screen import StatusLine
 from dapo_lit.seeds import pretraining_seed
 
 Report = Callable[[int, float], None]

@@ -15,8 +15,8 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
+from ablations.files.atomic import replacing
 from dapo_lit.chat_template import ChatTemplateError, render_chats
-from dapo_lit.runs.files.atomic import replacing
 
 Shape = tuple[int, ...]
 NO_CODE = {"trust_remote_code": False}

@@ -8,11 +8,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
+from ablations.techniques import REGISTER, Lookup
 from dapo_lit.config import Algorithm, Config
 from dapo_lit.config.shipped import choice
 from dapo_lit.preflight.table import Finding
 from dapo_lit.switches.algorithm import BUILT_IN_LOSSES, Objective, objective
-from dapo_lit.techniques import REGISTER, Lookup, may_be_stale
+from dapo_lit.techniques import may_be_stale
 
 
 def idle_settings(config: Config, bound: Objective) -> list[str]:

@@ -10,9 +10,8 @@ from dapo_lit.data.problem import Problem
 from dapo_lit.data.rows import is_number
 from dapo_lit.data.selection import deduplicate, statement_key
 from dapo_lit.data.sources import DataError
-from dapo_lit.errors import RewardError
 from dapo_lit.preflight.table import Finding
-from dapo_lit.rewards.functions import RewardProblem
+from dapo_lit.rewards.functions import RewardError, RewardProblem
 from dapo_lit.rewards.references import FORMATS, Unreachable, other_reading, unreachable
 from dapo_lit.rewards.verifier import Verifier
 from math_answers.extraction import Extraction

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ablations.screen import printable
 from dapo_lit.config import ConfigError
 from dapo_lit.data.selection import deduplicate
 from dapo_lit.data.sources import DataError
@@ -15,7 +16,6 @@ from dapo_lit.data.templates import PromptTemplate
 from dapo_lit.policy.load import eos_ids, turn_ending
 from dapo_lit.preflight.table import Finding
 from dapo_lit.rollout.records import Prompt
-from dapo_lit.screen import printable
 
 SMALLEST_PART = 0.5
 """A tokenizer must have more than this share of its model's vocabulary, which is padded by some percent at most."""

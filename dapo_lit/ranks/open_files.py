@@ -2,7 +2,7 @@
 
 import resource
 
-from dapo_lit.errors import UserError
+from ablations.errors import UserError
 
 GROUPS, OTHER_FILES = 6, 256
 """Process groups of a rank (the world, the run's, sampling, the mesh, two of the engine), each of which

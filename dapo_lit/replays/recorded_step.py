@@ -16,6 +16,10 @@ import torch
 from lightning import Callback, Trainer
 from torch import Tensor
 
+from ablations.errors import DamagedError, UserError
+from ablations.files.layout import CONFIG, before_step, kept_states
+from ablations.files.record import read_config, read_record
+from ablations.files.run_manifest import check_kept
 from dapo_lit.build.components import RunComponents
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.foreign import foreign_config
@@ -30,7 +34,6 @@ from dapo_lit.engines.protocol import (
     SampleStream,
     Sampling,
 )
-from dapo_lit.errors import DamagedError, UserError
 from dapo_lit.imports import allow_imports
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.fit import build_trainer
@@ -41,9 +44,6 @@ from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.records import Group
 from dapo_lit.runs.checkpoint_files import damage_reason
 from dapo_lit.runs.checkpoint_weights import check_entries
-from dapo_lit.runs.files.layout import CONFIG, before_step, kept_states
-from dapo_lit.runs.files.record import read_config, read_record
-from dapo_lit.runs.files.run_manifest import check_kept
 from dapo_lit.runs.resume import check_inputs, check_reference
 from dapo_lit.runs.rollout_table import read_recorded, rollouts_file
 from dapo_lit.runs.safe_loading import safe_state_types

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 
+from ablations.errors import UserError
 from dapo_lit.imports import check_path
 from dapo_lit.rewards.score import Score
 
@@ -35,6 +36,10 @@ class RewardProblem:
 
 
 RewardFunction = Callable[[Sequence[RewardProblem], Sequence[str]], Sequence[Score | float]]
+
+
+class RewardError(UserError):
+    """A reward function fails, or does not return what a reward must."""
 
 
 class NoVerdictError(ValueError):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
-from dapo_lit.errors import UserError
+from ablations.errors import UserError
 from dapo_lit.imports import module_file, named_object
 from dapo_lit.rewards.functions import RewardFunction, RewardProblem
 from dapo_lit.rewards.score import Score

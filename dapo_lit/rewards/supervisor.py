@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dapo_lit.errors import UserError
+from ablations.errors import UserError
 from dapo_lit.rewards.channel import framed, receive
 from dapo_lit.rewards.worker import Setup, Work, awaited
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dapo_lit.errors import described
+from dapo_lit.imports import described
 from dapo_lit.rewards.channel import framed, receive
 from dapo_lit.rewards.functions import (
     RewardFunction,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ablations.screen import StatusLine
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import (
     PartialSample,
@@ -27,7 +28,6 @@ from dapo_lit.rollout.dynamic_sampling import Admission, CollectionRules
 from dapo_lit.rollout.episodes import asked
 from dapo_lit.rollout.records import Completion, Prompt
 from dapo_lit.rollout.report import Report
-from dapo_lit.screen import StatusLine
 
 TICK_STEPS = 8
 """Engine steps of a tick of several ranks, where engines are reproducible or shared by ranks."""

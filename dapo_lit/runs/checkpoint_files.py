@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dapo_lit.errors import DamagedError
+from ablations.errors import DamagedError
+from ablations.files.atomic import DRAFT, add_path_to_oserror, draft_of, force_to_disk, put_in_place, remove_any
+from ablations.files.layout import CHECKPOINTS, REPLAYS
+from ablations.files.manifest import MANIFEST, difference, read_manifest, sum_of
+from ablations.files.run_manifest import step_of, update_manifest
 from dapo_lit.log import log
 from dapo_lit.ranks import SINGLE_PROCESS, Ranks
 from dapo_lit.runs.checkpoint_weights import METADATA
-from dapo_lit.runs.files.atomic import DRAFT, add_path_to_oserror, draft_of, force_to_disk, put_in_place, remove_any
-from dapo_lit.runs.files.layout import CHECKPOINTS, REPLAYS
-from dapo_lit.runs.files.manifest import MANIFEST, difference, read_manifest, sum_of
-from dapo_lit.runs.files.run_manifest import step_of, update_manifest
 from dapo_lit.runs.safe_loading import STATE_MAY, load_file
 
 KEPT = 2

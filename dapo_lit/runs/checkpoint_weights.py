@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
-from dapo_lit.errors import DamagedError
+from ablations.errors import DamagedError
 from dapo_lit.runs.safe_loading import SafeNewStatePlanner, SafeReader, load_file, only_tensors
 
 METADATA = "meta.pt"

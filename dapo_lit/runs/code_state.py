@@ -15,22 +15,22 @@ from dapo_lit.runs.files.atomic import make_folder, write_text
 ROOT = Path(__file__).parents[2]
 PAGES = "pages"
 """docs/ in an installed package: its examples are no code of a run."""
-CODE = ("dapo_lit", "math_answers", "conf", "pyproject.toml")
+CODE = ("dapo_lit", "ablations", "math_answers", "conf", "pyproject.toml")
 """What decides, in a checkout, how a run goes."""
 
 
 @cache
 def code_state() -> dict[str, str | None]:
-    """The commit, a hash of the changes since it, and a hash of the package's source files.
+    """The commit, a hash of the changes since it, and a hash of the source files that make and write runs.
 
     Read once per process, because a multirun runs the code that it loaded, whatever is edited meanwhile.
     """
-    package = ROOT / "dapo_lit"
+    package, files = ROOT / "dapo_lit", ROOT / "ablations" / "files"  # reading and judging runs changes none of them
     digest = hashlib.sha256()
-    for file in sorted(package.rglob("*.py")):
+    for file in (*sorted(package.rglob("*.py")), *sorted(files.glob("*.py"))):
         if file.is_relative_to(package / PAGES):
             continue
-        digest.update(str(file.relative_to(package)).encode() + file.read_bytes())
+        digest.update(str(file.relative_to(ROOT)).encode() + file.read_bytes())
     diff = git("diff", "HEAD")
     return {
         "git_commit": git("rev-parse", "HEAD"),

@@ -8,8 +8,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
 from dapo_lit.config import ConfigError
-from dapo_lit.errors import described
-from dapo_lit.imports import NamedError, named_object
+from dapo_lit.imports import NamedError, described, named_object
 
 EXTRAS = {"TensorBoardLogger": "tensorboard", "MLFlowLogger": "mlflow"}
 """Library that a logger of Lightning's needs."""

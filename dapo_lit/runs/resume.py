@@ -5,17 +5,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ablations.errors import DamagedError
+from ablations.files.layout import CHECKPOINTS, before_step
+from ablations.files.manifest import sum_of
+from ablations.files.metrics_file import read_metrics
+from ablations.files.record import read_config, read_record
+from ablations.files.run_manifest import step_of
+from ablations.inputs import Inputs, are_several, in_words, unexplained
+from ablations.trainer import flatten
 from dapo_lit.config import Config, ConfigError
-from dapo_lit.config.identity import differences, flatten, identity, kind_of, with_defaults
-from dapo_lit.config.inputs import Inputs, are_several, in_words, unexplained
+from dapo_lit.config.identity import differences, identity, kind_of, with_defaults
 from dapo_lit.config.sections import EXECUTION, HORIZON
-from dapo_lit.errors import DamagedError
 from dapo_lit.runs.checkpoint_files import damage_reason
-from dapo_lit.runs.files.layout import CHECKPOINTS, before_step
-from dapo_lit.runs.files.manifest import sum_of
-from dapo_lit.runs.files.metrics_file import read_metrics
-from dapo_lit.runs.files.record import read_config, read_record
-from dapo_lit.runs.files.run_manifest import step_of
 
 
 def changes_on_resume(run: Path, config: Config) -> dict[str, list[Any]]:

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dapo_lit.border import ANY, IDS, LOGPROBS, NUMBER, TEXT, TRUTH, VERDICT, WHOLE, checked_table
+from ablations.border import ANY, IDS, LOGPROBS, NUMBER, TEXT, TRUTH, VERDICT, WHOLE, checked_table
+from ablations.files.layout import ROLLOUTS
+from ablations.files.tables import read_table, write_table
 from dapo_lit.config import Config
 from dapo_lit.engines.protocol import Sample
 from dapo_lit.rollout.episodes import Decode, turn_texts
 from dapo_lit.rollout.records import CollectedStep
-from dapo_lit.runs.files.layout import ROLLOUTS
-from dapo_lit.runs.files.tables import read_table, write_table
 
 
 def rollouts_file(run: Path, step: int) -> Path:

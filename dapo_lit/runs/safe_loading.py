@@ -23,9 +23,9 @@ from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlan
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import ReadItem
 
+from ablations.errors import DamagedError, UserError
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import Observations, PartialSample, Sample, SampleKey
-from dapo_lit.errors import DamagedError, UserError
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.records import CollectedStep, Completion, Group, OpenGroup
 

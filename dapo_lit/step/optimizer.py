@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from ablations.errors import UserError
 from dapo_lit.config import Config, Optimizer
-from dapo_lit.errors import UserError
 from dapo_lit.objective.diagnostics import gradient_noise
 from dapo_lit.step.batch import MicroBatch
 from dapo_lit.step.scoring import PolicyForward

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ablations.screen import with_status
 from dapo_lit.config import Config
 from dapo_lit.objective.diagnostics import correction_statistics, mismatch_statistics
 from dapo_lit.objective.tokens import NOTHING, Statistics, merge
@@ -18,7 +19,6 @@ from dapo_lit.policy.head import token_logprobs
 from dapo_lit.policy.reference import Critic, Reference
 from dapo_lit.policy.wrap import run
 from dapo_lit.ranks import Ranks
-from dapo_lit.screen import with_status
 from dapo_lit.seeds import minibatch_seed
 from dapo_lit.step.balance import balance, balance_frac, cost_of
 from dapo_lit.step.batch import MicroBatch, TokenBatch

@@ -15,12 +15,12 @@ import torch
 from jaxtyping import Float32, Float64
 from torch import Tensor
 
+from ablations.screen import StatusLine
 from dapo_lit.config import Config
 from dapo_lit.objective.diagnostics import finish, mismatch_statistics
 from dapo_lit.objective.losses import clipped_value_loss, finish_critic
 from dapo_lit.objective.tokens import NOTHING, Statistics, Tokens, merge
 from dapo_lit.ranks import Ranks
-from dapo_lit.screen import StatusLine
 from dapo_lit.seeds import loss_seed, minibatch_seed
 from dapo_lit.step.batch import MicroBatch, RolloutStep, TokenBatch
 from dapo_lit.step.loss import Objective, TokenData

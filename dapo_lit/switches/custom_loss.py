@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from dapo_lit.config import ConfigError
-from dapo_lit.errors import described
-from dapo_lit.imports import NamedError, named_object
+from dapo_lit.imports import NamedError, described, named_object
 from dapo_lit.objective.tokens import Bounds, PolicyLoss, Statistics, Tokens, token_statistics
 from dapo_lit.seeds import PROBE
 

@@ -17,15 +17,15 @@ from pathlib import Path
 from textwrap import shorten
 from typing import NamedTuple, get_args
 
+from ablations.errors import UserError
+from ablations.screen import print_table
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.rows import BadRows, read_rows
 from dapo_lit.data.rows import Row as Record
-from dapo_lit.errors import UserError
 from dapo_lit.preflight.problems import try_rewards
 from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.score import Score
 from dapo_lit.rewards.verifier import Verifier
-from dapo_lit.screen import print_table
 from dapo_lit.tasks import four_sums
 from math_answers.extraction import Extraction
 from math_answers.rules import Rule

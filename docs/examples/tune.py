@@ -30,15 +30,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ablations.command_text import command, setting
+from ablations.compare.referee import referee
+from ablations.designs import Arm
+from ablations.read.ledger import Change, Ledger, Pair, read_ledger
+from ablations.read.outcomes import outcome, primary_metric
+from ablations.read.runs import Runs, read_run
+from ablations.techniques import REGISTER
 from dapo_lit.build.base_policy import find_base
 from dapo_lit.cli.command import compose
-from dapo_lit.command_text import command, setting
-from dapo_lit.study.compare.referee import referee
-from dapo_lit.study.designs import Arm
-from dapo_lit.study.read.ledger import Change, Ledger, Pair, read_ledger
-from dapo_lit.study.read.outcomes import outcome, primary_metric
-from dapo_lit.study.read.runs import Runs, read_run
-from dapo_lit.techniques import REGISTER
 
 SWITCH = "algorithm.techniques."
 CHANGES: dict[str, dict[str, Any]] = {

@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
+from ablations.screen import StatusLine
 from dapo_lit.data.templates import PromptTemplate
 from dapo_lit.policy.load import end_of_turn, load_model, load_tokenizer, save_policy
 from dapo_lit.policy.pretrain import Example, train_supervised
 from dapo_lit.preflight.policy import check_policy
-from dapo_lit.screen import StatusLine
 from math_answers.extraction import extract
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from dapo_lit.study.compare.contrasts import Contrast, Effect, compare_on, contrasts, difference
-from dapo_lit.study.compare.equal_budget import sides
-from dapo_lit.study.compare.statistics import Estimate
-from dapo_lit.study.read.outcomes import amount, primary_metric
-from dapo_lit.study.read.runs import Runs, load
+from ablations.compare.contrasts import Contrast, Effect, compare_on, contrasts, difference
+from ablations.compare.equal_budget import sides
+from ablations.compare.statistics import Estimate
+from ablations.read.outcomes import amount, primary_metric
+from ablations.read.runs import Runs, load
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = ROOT / "experiments"

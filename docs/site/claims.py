@@ -17,16 +17,16 @@ from typing import Any
 import yaml
 from cells import EXPERIMENTS, load_once
 
-from dapo_lit.study.compare.contrasts import Contrast, Effect, compare_on, contrasts
-from dapo_lit.study.compare.effects import families_of, registered_effects
-from dapo_lit.study.compare.statistics import holm_attainable, smallest_effect
-from dapo_lit.study.read.outcomes import amount, primary_metric, unit
-from dapo_lit.study.read.registration import read_plan
-from dapo_lit.study.read.run import Run
-from dapo_lit.techniques import REGISTER, step_mean
+from ablations.compare.contrasts import Contrast, Effect, compare_on, contrasts
+from ablations.compare.effects import families_of, registered_effects
+from ablations.compare.statistics import holm_attainable, smallest_effect
+from ablations.read.outcomes import amount, primary_metric, unit
+from ablations.read.registration import read_plan
+from ablations.read.run import Run
+from ablations.techniques import REGISTER, step_mean
 
 DOCS = Path(__file__).parents[1]
-FINDINGS = DOCS.parent / "dapo_lit" / "study" / "compare" / "findings.json"
+FINDINGS = DOCS.parent / "ablations" / "compare" / "findings.json"
 ALPHA = 0.05
 """Error of a statement over all its tests."""
 

@@ -15,15 +15,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from dapo_lit.study.compare.contrasts import Contrast, Effect, difference
-from dapo_lit.study.compare.equal_budget import at_equal_tokens
-from dapo_lit.study.compare.statistics import Estimate, holm, t_interval
-from dapo_lit.study.designs import Arm, read_arm
-from dapo_lit.study.figures.style import FAINT, INK, PETROFF6, Drawing, new_figure, title
-from dapo_lit.study.read.curves import TRAINING_ACCURACY
-from dapo_lit.study.read.outcomes import amount
-from dapo_lit.study.read.run import Run
-from dapo_lit.techniques import DAPO, NAIVE_GRPO, REGISTER
+from ablations.compare.contrasts import Contrast, Effect, difference
+from ablations.compare.equal_budget import at_equal_tokens
+from ablations.compare.statistics import Estimate, holm, t_interval
+from ablations.designs import Arm, read_arm
+from ablations.figures.style import FAINT, INK, PETROFF6, Drawing, new_figure, title
+from ablations.read.curves import TRAINING_ACCURACY
+from ablations.read.outcomes import amount
+from ablations.read.run import Run
+from ablations.techniques import DAPO, NAIVE_GRPO, REGISTER
 
 FIGURE = ROOT / "docs" / "figures" / "contexts.svg"
 TASKS = {

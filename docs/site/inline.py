@@ -40,9 +40,9 @@ from cells import ROOT, cells, ratio
 from effects import where
 from tables import calibrated_effect
 
-from dapo_lit.study.compare.contrasts import Contrast, Effect, compare_on, contrasts, difference, pair
-from dapo_lit.study.compare.equal_budget import costs, per_step_metric
-from dapo_lit.study.read.outcomes import amount, outcome, primary_metric, unit
+from ablations.compare.contrasts import Contrast, Effect, compare_on, contrasts, difference, pair
+from ablations.compare.equal_budget import costs, per_step_metric
+from ablations.read.outcomes import amount, outcome, primary_metric, unit
 
 MARK = re.compile(r"<!-- n: ([^>]+?) -->(.*?)<!-- /n -->", re.DOTALL)
 

@@ -23,8 +23,9 @@ import yaml
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from ablations.trainer import flatten  # noqa: E402
 from dapo_lit.cli.config_tree import composed_tree, resolved  # noqa: E402
-from dapo_lit.config.identity import flatten, kinds, schema_key, with_defaults  # noqa: E402
+from dapo_lit.config.identity import kinds, schema_key, with_defaults  # noqa: E402
 from dapo_lit.config.parsing import STARTS, other_trainers  # noqa: E402
 from dapo_lit.config.shipped import config_folder  # noqa: E402
 

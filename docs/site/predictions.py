@@ -21,8 +21,8 @@ import stated
 import yaml
 from cells import EXPERIMENTS
 
-from dapo_lit.study.compare.contrasts import Effect
-from dapo_lit.study.read.outcomes import unit
+from ablations.compare.contrasts import Effect
+from ablations.read.outcomes import unit
 
 FILE = "predictions.yaml"
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from cells import load_once
 
-from dapo_lit.runs.files.tables import read_table
-from dapo_lit.study.compare.calibration import CALIBRATE
-from dapo_lit.study.compare.effects import registered_effects
-from dapo_lit.study.read.outcomes import primary_metric
-from dapo_lit.study.read.packed_cells import CELLS
-from dapo_lit.study.read.registration import read_plan
+from ablations.compare.calibration import CALIBRATE
+from ablations.compare.effects import registered_effects
+from ablations.files.tables import read_table
+from ablations.read.outcomes import primary_metric
+from ablations.read.packed_cells import CELLS
+from ablations.read.registration import read_plan
 
 
 def records(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -13,9 +13,9 @@ import yaml
 from cells import ROOT, between, main_effects, on_accuracy, points
 from scipy import stats
 
-from dapo_lit.study.compare.statistics import Estimate
-from dapo_lit.study.designs import read_arm
-from dapo_lit.techniques import REGISTER
+from ablations.compare.statistics import Estimate
+from ablations.designs import read_arm
+from ablations.techniques import REGISTER
 
 CUBE = "factorial_joint"
 MARGIN = 0.02

@@ -7,7 +7,7 @@ from cells import ROOT
 from matplotlib.figure import Figure
 from measured import results
 
-from dapo_lit.study.figures.style import RC, Drawing, numbered
+from ablations.figures.style import RC, Drawing, numbered
 
 FIGURE = ROOT / "docs" / "figures" / "decide.svg"
 TASKS = {"joint": "sums", "programs": "programs", "parity": "parity"}

@@ -13,9 +13,9 @@ import yaml
 from cells import EXPERIMENTS, ROOT, cells
 from scipy import stats
 
-from dapo_lit.study.compare.statistics import t_interval
-from dapo_lit.study.designs import read_arm
-from dapo_lit.techniques import REGISTER
+from ablations.compare.statistics import t_interval
+from ablations.designs import read_arm
+from ablations.techniques import REGISTER
 
 
 def configured(file: str, path: str) -> Any:

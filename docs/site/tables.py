@@ -16,9 +16,9 @@ sys.path.insert(0, str(ROOT))  # the site's environment has the package's light 
 
 from key_use import use_of  # noqa: E402
 
+from ablations.techniques import REGISTER  # noqa: E402
 from dapo_lit.cli.config_tree import composed_tree, resolved  # noqa: E402
 from dapo_lit.config import Config  # noqa: E402
-from dapo_lit.techniques import REGISTER  # noqa: E402
 
 Schema = dict[str, Any]
 

@@ -9,10 +9,10 @@ from cells import EXPERIMENTS, cells, points, ratio
 from claims import Test, judged
 from inline import cost, effect
 
-from dapo_lit.study.compare.effects import registered_effects
-from dapo_lit.study.read.outcomes import primary_metric
-from dapo_lit.study.read.registration import read_plan
-from dapo_lit.techniques import REGISTER
+from ablations.compare.effects import registered_effects
+from ablations.read.outcomes import primary_metric
+from ablations.read.registration import read_plan
+from ablations.techniques import REGISTER
 
 TUNED = "tuned_joint/compared"
 """Each arm at its best learning rate: its contrasts are settings, which no statement of claims.yaml names."""

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from dapo_lit.study.compare.contrasts import compare, contrasts
-from dapo_lit.study.read.outcomes import bases, primary_metric, scores
-from dapo_lit.study.read.runs import load
+from ablations.compare.contrasts import compare, contrasts
+from ablations.read.outcomes import bases, primary_metric, scores
+from ablations.read.runs import load
 
 HERE = Path(__file__).parent
 TASKS = {

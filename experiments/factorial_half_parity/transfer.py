@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dapo_lit.study.designs import read_arm
-from dapo_lit.study.read.outcomes import primary_metric, scores
-from dapo_lit.study.read.runs import load
-from dapo_lit.techniques import REGISTER
+from ablations.designs import read_arm
+from ablations.read.outcomes import primary_metric, scores
+from ablations.read.runs import load
+from ablations.techniques import REGISTER
 
 HERE = Path(__file__).parent
 CUBE = HERE.parent / "factorial_joint" / "runs"

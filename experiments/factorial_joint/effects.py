@@ -13,15 +13,15 @@ from statistics import mean
 
 import numpy as np
 
-from dapo_lit.study.compare.contrasts import Contrast, compare, contrasts
-from dapo_lit.study.compare.equal_budget import at_equal_tokens, costs
-from dapo_lit.study.compare.statistics import Estimate, holm, per_base
-from dapo_lit.study.designs import read_arm
-from dapo_lit.study.read.curves import TRAINING_ACCURACY
-from dapo_lit.study.read.outcomes import bases, primary_metric, scores
-from dapo_lit.study.read.runs import Runs, load
-from dapo_lit.study.report.page_one import needed_text
-from dapo_lit.techniques import REGISTER
+from ablations.compare.contrasts import Contrast, compare, contrasts
+from ablations.compare.equal_budget import at_equal_tokens, costs
+from ablations.compare.statistics import Estimate, holm, per_base
+from ablations.designs import read_arm
+from ablations.read.curves import TRAINING_ACCURACY
+from ablations.read.outcomes import bases, primary_metric, scores
+from ablations.read.runs import Runs, load
+from ablations.report.page_one import needed_text
+from ablations.techniques import REGISTER
 
 HERE = Path(__file__).parent
 ORDERS = {"none": 0, "main effects": 1, "and interactions of two": 2, "and of three": 3}

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from dapo_lit.study.designs import read_arm
-from dapo_lit.study.read.runs import Runs, load
-from dapo_lit.techniques import REGISTER
+from ablations.designs import read_arm
+from ablations.read.runs import Runs, load
+from ablations.techniques import REGISTER
 
 KEY = "rollout/accuracy"
 OWN = "dapo"

@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from dapo_lit.study.figures.style import INK, PAGE_IN, PAPER, RC
-from dapo_lit.study.read.runs import load
+from ablations.figures.style import INK, PAGE_IN, PAPER, RC
+from ablations.read.runs import load
 
 HERE = Path(__file__).parent
 TASKS = {"parity": HERE / "runs", "sums": HERE.parent / "long_chains_sums" / "runs"}

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dapo_lit.study.compare.contrasts import compare, contrasts
-from dapo_lit.study.read.curves import TRAINING_ACCURACY
-from dapo_lit.study.read.outcomes import bases, primary_metric, scores
-from dapo_lit.study.read.runs import Runs, load
+from ablations.compare.contrasts import compare, contrasts
+from ablations.read.curves import TRAINING_ACCURACY
+from ablations.read.outcomes import bases, primary_metric, scores
+from ablations.read.runs import Runs, load
 
 EXPERIMENTS = Path(__file__).parent.parent
 ENDS = ("training", "held-out")

@@ -11,12 +11,12 @@ from statistics import fmean
 
 import matplotlib as mpl
 
-from dapo_lit.runs.files.metrics_file import read_metrics
-from dapo_lit.study.compare.statistics import t_interval
-from dapo_lit.study.figures.style import FAINT, INK, RC, new_figure, title
-from dapo_lit.study.read.run import Run
-from dapo_lit.study.read.runs import load
-from dapo_lit.techniques import REGISTER
+from ablations.compare.statistics import t_interval
+from ablations.figures.style import FAINT, INK, RC, new_figure, title
+from ablations.files.metrics_file import read_metrics
+from ablations.read.run import Run
+from ablations.read.runs import load
+from ablations.techniques import REGISTER
 
 HERE = Path(__file__).parent
 JOINT = HERE.parent / "factorial_joint" / "runs"

@@ -14,12 +14,12 @@ from statistics import median
 import numpy as np
 import pandas as pd
 
-from dapo_lit.study.compare.equal_budget import needed
-from dapo_lit.study.compare.statistics import Estimate, per_base, t_interval
-from dapo_lit.study.read.curves import TRAINING_ACCURACY, Measured, measured, value_at
-from dapo_lit.study.read.outcomes import primary_metric, scores
-from dapo_lit.study.read.run import Run
-from dapo_lit.study.read.runs import Runs, load
+from ablations.compare.equal_budget import needed
+from ablations.compare.statistics import Estimate, per_base, t_interval
+from ablations.read.curves import TRAINING_ACCURACY, Measured, measured, value_at
+from ablations.read.outcomes import primary_metric, scores
+from ablations.read.run import Run
+from ablations.read.runs import Runs, load
 
 CONTROL = "dapo"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from dapo_lit.study.compare.statistics import per_base, sign_flip_p, t_interval
-from dapo_lit.study.read.outcomes import bases
-from dapo_lit.study.read.runs import load
+from ablations.compare.statistics import per_base, sign_flip_p, t_interval
+from ablations.read.outcomes import bases
+from ablations.read.runs import load
 
 HERE = Path(__file__).parent
 RATES = ("3.3e-5", "1e-4", "3e-4")

@@ -18,16 +18,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from dapo_lit.errors import UserError
-from dapo_lit.runs.files.manifest import MANIFEST, sum_of
-from dapo_lit.study.compare.contrasts import difference
-from dapo_lit.study.compare.equal_budget import at_marks
-from dapo_lit.study.compare.statistics import holm
-from dapo_lit.study.read.guard import refusals
-from dapo_lit.study.read.outcomes import outcome, primary_metric
-from dapo_lit.study.read.registration import doubts
-from dapo_lit.study.read.run import Run, StudyError
-from dapo_lit.study.read.runs import Runs, load
+from ablations.compare.contrasts import difference
+from ablations.compare.equal_budget import at_marks
+from ablations.compare.statistics import holm
+from ablations.errors import UserError
+from ablations.files.manifest import MANIFEST, sum_of
+from ablations.read.guard import refusals
+from ablations.read.outcomes import outcome, primary_metric
+from ablations.read.registration import doubts
+from ablations.read.run import Run, StudyError
+from ablations.read.runs import Runs, load
 
 HERE = Path(__file__).parent
 PACKED, LAWS = HERE / "runs", HERE / "laws.json"

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from statistics import mean
 
-from dapo_lit.study.read.outcomes import primary_metric, scores
-from dapo_lit.study.read.runs import load
+from ablations.read.outcomes import primary_metric, scores
+from ablations.read.runs import load
 
 pilot = load(Path(sys.argv[1])).usable
 best: dict[str, tuple[float, str]] = {}

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from dapo_lit.study.compare.statistics import t_interval
-from dapo_lit.study.read.runs import load
+from ablations.compare.statistics import t_interval
+from ablations.read.runs import load
 
 METRICS = {
     "seconds of scoring and updates": "training_s",

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from composition import tree_of
 
+from ablations.errors import DamagedError
+from ablations.files.manifest import read_manifest, write_manifest
 from dapo_lit.build import base_policy
 from dapo_lit.build.base_policy import SHIPPED, base_spec, find_base, pack_base, weights_of
 from dapo_lit.cli.command import compose as composed
 from dapo_lit.cli.config_tree import resolved
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.shipped import choice
-from dapo_lit.errors import DamagedError
-from dapo_lit.runs.files.manifest import read_manifest, write_manifest
 from dapo_lit.runs.resume import check_reference
 
 ROOT = Path(__file__).parents[2]

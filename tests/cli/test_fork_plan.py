@@ -6,14 +6,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from ablations.designs import Design, read_arm
+from ablations.files.layout import before_step
+from ablations.files.record import config_text
+from ablations.trainer import flatten
 from dapo_lit.cli.fork import OWN, check_changes, continued, for_each_state, fork_families
 from dapo_lit.config import ConfigError
-from dapo_lit.config.identity import differences, flatten
+from dapo_lit.config.identity import differences
 from dapo_lit.runs.checkpoint_files import write_checkpoint
-from dapo_lit.runs.files.layout import before_step
-from dapo_lit.runs.files.record import config_text
 from dapo_lit.runs.resume import forked_from
-from dapo_lit.study.designs import Design, read_arm
 
 
 @pytest.mark.parametrize(

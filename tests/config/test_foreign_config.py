@@ -12,6 +12,10 @@ import pytest
 import yaml
 from omegaconf import DictConfig
 
+from ablations.errors import UserError
+from ablations.read.packed_cells import write_packed
+from ablations.read.runs import load
+from ablations.trainer import flatten
 from dapo_lit.cli import study_launch, study_plan
 from dapo_lit.cli.command import compose, compose_run
 from dapo_lit.cli.config_tree import composed_tree
@@ -19,12 +23,9 @@ from dapo_lit.cli.fork import for_each_state
 from dapo_lit.cli.study_launch import prepare
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.foreign import config_without_code, foreign_config
-from dapo_lit.config.identity import differences, flatten
-from dapo_lit.errors import UserError
+from dapo_lit.config.identity import differences
 from dapo_lit.evaluation.model_source import open_run_model
 from dapo_lit.replays.recorded_step import open_recording
-from dapo_lit.study.read.packed_cells import write_packed
-from dapo_lit.study.read.runs import load
 
 SHIPPED = Path(__file__).parents[2] / "experiments" / "clip_dose_discovery" / "runs"
 EVIL = {"_target_": "subprocess.call", "args": ["touch", "executed"]}

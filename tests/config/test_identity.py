@@ -8,19 +8,18 @@ import pandas as pd
 import pytest
 import yaml
 
+from ablations.read.guard import composed_refusals
+from ablations.trainer import flatten, same_experiment
 from dapo_lit.config import ConfigError, parse
 from dapo_lit.config.identity import (
     config_hash,
     differences,
-    flatten,
     identity,
     kind_of,
-    same_experiment,
     with_defaults,
 )
 from dapo_lit.config.sections import EXECUTION, SCIENCE
 from dapo_lit.config.shipped import default_run
-from dapo_lit.study.read.guard import composed_refusals
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 

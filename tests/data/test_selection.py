@@ -7,11 +7,11 @@ import pytest
 from jsonschema import Draft202012Validator
 
 import dapo_lit
+from ablations.errors import DamagedError
+from ablations.files.record import checked_record
 from dapo_lit.build.problem_sets import problems
 from dapo_lit.data.rows import DataError
 from dapo_lit.data.selection import SelectionReport
-from dapo_lit.errors import DamagedError
-from dapo_lit.runs.files.record import checked_record
 
 
 def test_without_filters_nothing_is_dropped_and_nothing_is_said():

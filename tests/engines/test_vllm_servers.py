@@ -20,6 +20,7 @@ from thread_ranks import ThreadRanks, on_ranks
 from tiny_config import CONFIG
 from transformers import AutoModelForCausalLM
 
+from ablations.errors import UserError
 from dapo_lit.engines.protocol import EngineError, SampleKey, SampleRequest, Sampling, run_to_end
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
 from dapo_lit.engines.vllm_server import client
@@ -27,7 +28,6 @@ from dapo_lit.engines.vllm_server import engine as server_engine
 from dapo_lit.engines.vllm_server.client import ServerClient, ServerError
 from dapo_lit.engines.vllm_server.command import ServerSettings, write_config
 from dapo_lit.engines.vllm_server.engine import VllmServerEngine
-from dapo_lit.errors import UserError
 from dapo_lit.ranks import Ranks
 
 

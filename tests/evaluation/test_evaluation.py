@@ -10,9 +10,9 @@ import pytest
 from scripted_engine import ScriptedEngine, ScriptedResponse
 from thread_ranks import ThreadRanks, on_ranks
 
+from ablations.errors import DamagedError
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import Sampling
-from dapo_lit.errors import DamagedError
 from dapo_lit.evaluate import share_interval, summary
 from dapo_lit.evaluation.sample_store import read_samples, write_samples
 from dapo_lit.evaluation.sampled import (

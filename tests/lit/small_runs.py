@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from ablations.files.metrics_file import read_metrics
 from dapo_lit.build.components import RunComponents
 from dapo_lit.cli.jobs import arm_of
 from dapo_lit.config import Config
@@ -16,7 +17,6 @@ from dapo_lit.lit.fit import build_trainer
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.objective.tokens import Statistics
 from dapo_lit.runs.checkpoint_files import complete
-from dapo_lit.runs.files.metrics_file import read_metrics
 from dapo_lit.runs.loggers import Loggers
 from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.runs.run_folder import open_run

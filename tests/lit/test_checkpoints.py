@@ -12,12 +12,12 @@ from damages import damage
 from small_runs import stop_in
 from thread_ranks import ThreadRanks, on_ranks
 
-from dapo_lit.errors import UserError
+from ablations.errors import UserError
+from ablations.files.atomic import DRAFT
+from ablations.files.manifest import sum_of
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.processes import RunStart, StartPoint
 from dapo_lit.runs.checkpoint_files import REMOVED, complete, damage_reason, newest_good, write_checkpoint
-from dapo_lit.runs.files.atomic import DRAFT
-from dapo_lit.runs.files.manifest import sum_of
 from dapo_lit.runs.preemption import StopSignal, requeue_command
 from dapo_lit.runs.run_folder import RunFolder
 from dapo_lit.train import train
@@ -74,7 +74,7 @@ def test_each_rank_sums_its_own_files_and_all_agree_on_the_checkpoint(folder, mo
         summed[threading.current_thread().name].add(f"{file.parent.name}/{file.name}")
         return sum_of(file)
 
-    monkeypatch.setattr("dapo_lit.runs.files.manifest.sum_of", noted)
+    monkeypatch.setattr("ablations.files.manifest.sum_of", noted)
 
     def start(ranks: ThreadRanks) -> StartPoint | None:
         threading.current_thread().name = str(ranks.rank)
@@ -99,7 +99,7 @@ def test_a_file_that_one_rank_cannot_read_is_an_error_on_rank_0_and_nothing_is_s
             raise OSError(5, "Input/output error")
         return sum_of(file)
 
-    monkeypatch.setattr("dapo_lit.runs.files.manifest.sum_of", unreadable)
+    monkeypatch.setattr("ablations.files.manifest.sum_of", unreadable)
 
     def start(ranks: ThreadRanks) -> StartPoint | None:
         run_start = RunStart(ranks)

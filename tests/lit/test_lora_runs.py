@@ -5,9 +5,9 @@ import torch
 from commands import export_to
 from small_runs import Run, rows, untimed
 
+from ablations.errors import DamagedError
 from dapo_lit.build.base_policy import policy_folder
 from dapo_lit.config import Config
-from dapo_lit.errors import DamagedError
 from dapo_lit.policy.load import load_model
 from dapo_lit.policy.lora import is_adapter
 from dapo_lit.policy.sharding import full_tensors

@@ -15,8 +15,8 @@ import pytest
 import torch.distributed as dist
 from command_line import SMALL, Command
 
+from ablations.errors import UserError
 from dapo_lit.cli.command import compose
-from dapo_lit.errors import UserError
 from dapo_lit.lit import processes
 from dapo_lit.lit.processes import Place, joined, lost_rank_named
 from dapo_lit.ranks import LostRankError, open_files

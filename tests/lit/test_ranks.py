@@ -15,13 +15,13 @@ from commands import export_to
 from ranks_case import ADAPTERS, BESIDE
 from transformers import AutoModelForCausalLM
 
+from ablations.files.layout import before_step
 from dapo_lit.data.problem import Problem
 from dapo_lit.policy.lora import EDGE
 from dapo_lit.ranks import Ranks
 from dapo_lit.rollout.records import Group
 from dapo_lit.runs.checkpoint_files import damage_reason
 from dapo_lit.runs.checkpoint_weights import policy_weights
-from dapo_lit.runs.files.layout import before_step
 
 ON_TWO_RANKS = [(case, 2) for case in ("tied", "ahead", *BESIDE)]
 ON_FOUR_RANKS = [("tied", 4)]

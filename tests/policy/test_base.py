@@ -11,10 +11,10 @@ import torch
 from tiny_policy import TINY
 from transformers import AutoTokenizer
 
+from ablations.screen import StatusLine
 from dapo_lit.policy.base import BaseSpec, Stage, _rows, character_tokenizer, prepare_base, random_model
 from dapo_lit.policy.load import load_model, save_policy
 from dapo_lit.policy.pretrain import Example
-from dapo_lit.screen import StatusLine
 from dapo_lit.tasks import chain_sum, four_sums
 from dapo_lit.tasks.chain_sum import CHARACTERS, Demonstration, Mixture, Sums
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from tiny_policy import TINY
 
+from ablations.errors import UserError
 from dapo_lit import chat_template
 from dapo_lit.build.components import RunComponents
 from dapo_lit.data.problem import Problem
-from dapo_lit.errors import UserError
 from dapo_lit.policy.base import character_tokenizer, random_model
 from dapo_lit.policy.load import save_policy
 from dapo_lit.preflight.problems import check_labels

@@ -6,10 +6,10 @@ import shutil
 import pytest
 from tiny_policy import TINY
 
+from ablations.errors import UserError
 from dapo_lit.build.components import RunComponents
 from dapo_lit.config import ConfigError
 from dapo_lit.data.sources import DataError
-from dapo_lit.errors import UserError
 from dapo_lit.policy.base import BaseSpec, character_tokenizer, prepare_base
 from dapo_lit.preflight.prompts import check_prompts, check_tokenizer
 from dapo_lit.preflight.training import check_run

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from scripted_engine import ScriptedResponse
 from test_collect import END, RIGHT, RULES, WRONG, collector, indices
 
+from ablations.screen import StatusLine
 from dapo_lit.engines.protocol import SampleKey, Sampling
 from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.collect import Collector
 from dapo_lit.rollout.dynamic_sampling import Admission, CollectionRules, KeepRate
-from dapo_lit.screen import StatusLine
 from dapo_lit.seeds import epoch_permutation
 
 PROBLEMS = 12

@@ -11,12 +11,12 @@ import torch
 from commands import evaluation, export_to
 from damages import damage, resealed
 
+from ablations.errors import DamagedError, UserError
+from ablations.read.runs import load
 from dapo_lit.config import ConfigError
-from dapo_lit.errors import DamagedError, UserError
 from dapo_lit.evaluate import evaluate
 from dapo_lit.replay import replay_run
 from dapo_lit.status import main as status
-from dapo_lit.study.read.runs import load
 from dapo_lit.train import train
 
 OVERRIDES = ("budget.steps=2", "replay.record=[2]", "trainer.checkpoint_every=1", "preflight=false")

@@ -12,14 +12,14 @@ import pytest
 import yaml
 from odd_values import DRAWS, altered, answer, check_answer
 
+from ablations.errors import DamagedError
+from ablations.files.claim import read_claim
+from ablations.files.layout import CONFIG, DONE, HEARTBEAT, METRICS, RECORD
+from ablations.files.manifest import MANIFEST, read_manifest, sealed, sum_of, write_manifest
+from ablations.files.metrics_file import read_metrics
+from ablations.files.record import read_config, read_record
+from ablations.read.runs import load, read_run
 from dapo_lit import advise, report, status
-from dapo_lit.errors import DamagedError
-from dapo_lit.runs.files.claim import read_claim
-from dapo_lit.runs.files.layout import CONFIG, DONE, HEARTBEAT, METRICS, RECORD
-from dapo_lit.runs.files.manifest import MANIFEST, read_manifest, sealed, sum_of, write_manifest
-from dapo_lit.runs.files.metrics_file import read_metrics
-from dapo_lit.runs.files.record import read_config, read_record
-from dapo_lit.study.read.runs import load, read_run
 
 sys.path.append(str(Path(__file__).parents[1] / "study"))
 from synthetic_runs import write_run

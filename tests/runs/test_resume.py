@@ -8,9 +8,9 @@ import pytest
 import yaml
 from damages import resealed
 
+from ablations.files.metrics_file import read_metrics
 from dapo_lit.cli.jobs import arm_of
 from dapo_lit.config import Config, ConfigError
-from dapo_lit.runs.files.metrics_file import read_metrics
 from dapo_lit.runs.run_folder import RunFolder, is_done, open_run, run_path
 from dapo_lit.train import train
 

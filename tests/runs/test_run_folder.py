@@ -12,11 +12,13 @@ import pyarrow.parquet
 import pytest
 import torch
 from command_line import SMALL, run_cli
-
-from dapo_lit.config import ConfigError
-from dapo_lit.runs.checkpoint_files import write_checkpoint
 from dapo_lit.runs.files.record import read_record
 from dapo_lit.runs.files.tables import write_table
+
+from ablations.files.record import read_record
+from ablations.files.tables import write_table
+from dapo_lit.config import ConfigError
+from dapo_lit.runs.checkpoint_files import write_checkpoint
 from dapo_lit.runs.run_folder import check_room, hardware, open_run
 
 

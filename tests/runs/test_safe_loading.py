@@ -12,7 +12,7 @@ from command_line import SMALL, run_cli
 from commands import evaluation, export_to
 from damages import resealed
 
-from dapo_lit.errors import DamagedError
+from ablations.errors import DamagedError
 from dapo_lit.evaluate import evaluate
 from dapo_lit.replays.recorded_step import open_recording, replay
 from dapo_lit.runs.checkpoint_weights import METADATA, base_fingerprint, policy_weights

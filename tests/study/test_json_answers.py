@@ -11,17 +11,23 @@ from jsonschema import Draft202012Validator
 from pandas import read_csv
 from synthetic_runs import write_run
 
+import ablations
+import dapo_lit
+from ablations.designs import Arm
 from dapo_lit import advise, replay, report, status
 from dapo_lit.build.components import RunComponents
 from dapo_lit.cli.command import compose
-from dapo_lit.decide import SCHEMAS
-from dapo_lit.study.designs import Arm
 
-NAMES = sorted(file.stem for file in SCHEMAS.glob("*.json"))
+SCHEMAS = {
+    file.stem: file
+    for package in (ablations, dapo_lit)
+    for file in Path(package.__file__).parent.glob("schemas/*.json")
+}
+NAMES = sorted(SCHEMAS)
 
 
 def schema(name: str) -> dict[str, Any]:
-    return dict(json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8")))
+    return dict(json.loads(SCHEMAS[name].read_text(encoding="utf-8")))
 
 
 def valid(name: str, text: str) -> dict[str, Any]:

@@ -14,14 +14,14 @@ import pytest
 import yaml
 from synthetic_runs import write_run
 
+from ablations.designs import read_arms
+from ablations.files.metrics_file import metrics_line
+from ablations.read.registration import FILE, Plan, register
+from ablations.read.run import StudyError
 from dapo_lit.cli.command import checked, compose_run
 from dapo_lit.cli.overrides import choices_as_text, parsed
 from dapo_lit.config import Config
-from dapo_lit.runs.files.metrics_file import metrics_line
 from dapo_lit.status import main as status
-from dapo_lit.study.designs import read_arms
-from dapo_lit.study.read.registration import FILE, Plan, register
-from dapo_lit.study.read.run import StudyError
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "transfer"
 

@@ -24,6 +24,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PretrainedConfig
 
+from ablations.files.atomic import replacing
+from ablations.files.claim import alive, claimed, read_claim
+from ablations.files.layout import HEARTBEAT
 from dapo_lit.engines.protocol import EngineError, RolloutEngine, Sampling
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
 from dapo_lit.engines.vllm_server.client import NoSuchRouteError, ServerClient, ServerError
@@ -32,9 +35,6 @@ from dapo_lit.engines.vllm_server.servers import Servers
 from dapo_lit.engines.vllm_server.stream import VllmServerStream
 from dapo_lit.ranks import SINGLE_PROCESS, Ranks
 from dapo_lit.ranks.open_files import allow_files
-from dapo_lit.runs.files.atomic import replacing
-from dapo_lit.runs.files.claim import alive, claimed, read_claim
-from dapo_lit.runs.files.layout import HEARTBEAT
 
 SERVER_VERSION = "0.32."
 """Prefix of supported server versions: their routes are not a stable interface."""

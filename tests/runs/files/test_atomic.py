@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dapo_lit.runs.files.atomic import replacing, write_text
+from ablations.files.atomic import replacing, write_text
 
 
 def test_content_is_on_disk_before_the_name_and_the_name_before_it_returns(tmp_path, monkeypatch):

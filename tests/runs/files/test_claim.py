@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import dapo_lit.lit.datamodule
+from ablations.errors import HeldError
+from ablations.files.claim import check_claim, claimed, write_claim
+from ablations.files.layout import HEARTBEAT, METRICS
 from dapo_lit.cli.jobs import arm_of
-from dapo_lit.errors import HeldError
-from dapo_lit.runs.files.claim import check_claim, claimed, write_claim
-from dapo_lit.runs.files.layout import HEARTBEAT, METRICS
 from dapo_lit.runs.run_folder import run_path
 from dapo_lit.train import train
 

@@ -3,7 +3,7 @@
 import json
 from zlib import crc32
 
-from dapo_lit.runs.files.metrics_file import read_metrics
+from ablations.files.metrics_file import read_metrics
 from dapo_lit.runs.run_folder import open_run
 
 

@@ -1,0 +1,44 @@
+"""Commands as text to paste: every value is read back as itself by Hydra, every argument by the shell."""
+
+import re
+import shlex
+from collections.abc import Mapping
+
+from ablations.trainer import command_words
+
+PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./-]*")
+"""Texts that Hydra reads as they are, but for those that are values of another type."""
+OTHER_VALUES = ("null", "true", "false", "nan", "inf")
+
+
+def command(name: str, *arguments: str) -> str:
+    """A command for a shell, as the trainer's are typed.
+
+    >>> command("report", "runs/$(date)").endswith("report 'runs/$(date)'")
+    True
+    """
+    return shlex.join([*command_words(name), *arguments])
+
+
+def setting(key: str, value: object) -> str:
+    r"""`key=value` for Hydra, whatever the value holds.
+
+    >>> print(setting("fork.run", "runs/it's (1)"), setting("task.columns", {"answer": "a, b"}))
+    fork.run='runs/it\'s (1)' task.columns={answer: 'a, b'}
+    """
+    return f"{key}={_literal(value)}"
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_literal(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_literal, value)) + "]"
+    if value is None or isinstance(value, (bool, int, float)):
+        return "null" if value is None else str(value).lower()
+    text = str(value)
+    if PLAIN.fullmatch(text) and text.lower() not in OTHER_VALUES:
+        return text
+    text = re.sub(r"(\\*)\$\{", r"\1\1\\${", text)  # OmegaConf would fill it in
+    # Hydra takes a backslash as it is, except before a quote.
+    return "'" + re.sub(r"(\\+)$", r"\1\1", re.sub(r"(\\*)'", r"\1\1\\'", text)) + "'"

@@ -1,0 +1,137 @@
+"""Looking several times at one study with one error: alpha is spent on the sign-flip distribution, look by look.
+
+Given the absolute differences, their signs are exchangeable under the null. So the chance that an earlier look would
+have rejected can be counted over the sign flips, and each look rejects only as many further flips as its share of alpha
+allows (Lan and DeMets 1983, on the permutation distribution instead of the normal one). A share that the coarse
+distribution of few values cannot use is left to later looks. The looks of a study are registered before its first run.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ablations.compare import SIGN_FLIPS
+
+Array = np.ndarray
+EXACT = 12
+"""All sign flips are counted up to this number of values, a group of 2^12 beyond it."""
+
+
+def planned_looks(most: int) -> tuple[int, ...]:
+    """After every fourth base policy from the eighth on.
+
+    >>> planned_looks(24), planned_looks(10), planned_looks(6)
+    ((8, 12, 16, 20, 24), (8, 10), (6,))
+    """
+    return (*range(8, most, 4), most)
+
+
+def rejections(values: Array, looks: Sequence[int], level: float) -> Array:
+    """The look at which each row's mean differs from 0 at `level`; 0 at none of those reached.
+
+    values: differences [studies, base policies], bases in the order in which they were made.
+    looks: numbers of bases, ascending. Alpha is spent in proportion to the last.
+    """
+    reached = [look for look in looks if look <= values.shape[1]]
+    found = np.zeros(len(values), dtype=int)
+    if not reached:
+        return found
+    signs = _signs(reached[-1])
+    stopped = np.zeros((len(values), len(signs)), dtype=bool)
+    for look in reached:
+        # What earlier looks have not used is left to this one.
+        allowed = int(level * look / looks[-1] * len(signs) + 1e-9) - stopped.sum(axis=1)
+        sizes = np.abs(values[:, :look] @ signs[:, :look].T)
+        # Flips that would have stopped earlier are gone: alpha is spent on them already.
+        over = ~stopped & (sizes > _bounds(np.where(stopped, -np.inf, sizes), allowed)[:, None])
+        found[(found == 0) & over[:, 0]] = look
+        stopped |= over
+    return found
+
+
+def _bounds(sizes: Array, allowed: Array) -> Array:
+    """The size that the `allowed` largest of each row exceed; fewer where the next one ties, up to rounding."""
+    most = min(max(int(allowed.max()), 0), sizes.shape[1] - 1)
+    # Partition before sort: only the largest few of 4,096 are needed, for thousands of simulated studies.
+    largest = -np.sort(np.partition(-sizes, most, axis=1)[:, : most + 1], axis=1)
+    bound = largest[np.arange(len(sizes)), np.clip(allowed, 0, most)]
+    bound = np.where(allowed >= sizes.shape[1], -np.inf, bound * (1 + 1e-6))
+    return np.where(allowed > 0, bound, np.inf)
+
+
+def _signs(values: int) -> Array:
+    """Sign flips, the first all +1: all up to EXACT values, beyond it a group of as many, which keeps the test exact.
+
+    Half of them, because a flip and its negative have the same absolute sum. There the sign of a further value is
+    the product of some of the first (Hemerik and Goeman 2018).
+    """
+    known = min(values, EXACT)
+    rows = np.arange(2 ** (known - 1))[:, None]
+    signs = 1.0 - 2.0 * ((rows >> np.arange(known)) & 1)
+    chosen = np.random.default_rng(SIGN_FLIPS).random((max(values - known, 0), known)) < 0.5
+    further = [np.prod(signs[:, subset], axis=1) for subset in chosen]
+    return np.column_stack([signs, *further])
+
+
+def first_rejection(values: Sequence[float] | Array, looks: Sequence[int], level: float) -> int | None:
+    """The look at which the mean of one value a base policy differs from 0; None at none of those reached.
+
+    >>> first_rejection([1.0, 2.0, 3.0, 1.5, 2.5, 3.5, 1.0, 2.0], [6, 12], 0.05), first_rejection([1.0] * 6, [6], 0.03)
+    (None, None)
+    >>> first_rejection([1.0, 2.0, 3.0, 1.5, 2.5, 3.5, 1.0, 2.0], [8], 0.05)
+    8
+    """
+    return int(rejections(np.asarray(values, dtype=float)[None], looks, level)[0]) or None
+
+
+def decisions(comparisons: Sequence[Sequence[float] | Array], looks: Sequence[int], alpha: float) -> list[int | None]:
+    """Holm over a family at every look: when each comparison was decided, None for those that are not.
+
+    The level of a comparison is alpha over the number of those that are still undecided, so the family's error over all
+    looks together is at most alpha.
+    """
+    found: list[int | None] = [None] * len(comparisons)
+    while undecided := [place for place, look in enumerate(found) if look is None]:
+        level = alpha / len(undecided)
+        new = {place: look for place in undecided if (look := first_rejection(comparisons[place], looks, level))}
+        if not new:
+            break
+        for place, look in new.items():
+            found[place] = look
+    return found
+
+
+def interval(values: Sequence[float] | Array, looks: Sequence[int]) -> tuple[float, float] | None:
+    """The effects that no look so far has rejected at 5 %, valid whenever a study stops.
+
+    None: before the first look, and where looks contradict each other so that no effect is left.
+
+    >>> interval([0.5] * 8, [8, 12]), interval([0.5] * 4, [4, 12])  # 4 values reject nothing
+    ((0.5, 0.5), (-inf, inf))
+    """
+    reached = [look for look in looks if look <= len(values)]
+    if not reached:
+        return None
+    x = np.asarray(values, dtype=float)[: reached[-1]]
+    center = _left(x, reached, looks)
+    if center is None:
+        return None
+    # Where all values are equal any distance stands for all others.
+    spread = float(np.ptp(x))
+    width = 4 * spread or 1.0
+    ends = []
+    for sign in (-1.0, 1.0):
+        inside, outside = 0.0, width
+        for _ in range(25):
+            middle = (inside + outside) / 2
+            rejected = first_rejection(x - center - sign * middle, looks, 0.05)
+            inside, outside = (inside, middle) if rejected else (middle, outside)
+        ends.append(center + sign * ((outside if spread else 0.0) if outside < width else np.inf))
+    return ends[0], ends[1]
+
+
+def _left(x: Array, reached: Sequence[int], looks: Sequence[int]) -> float | None:
+    """An effect that no look has rejected: the mean, or the nearest to it between the means of all looks."""
+    means = [float(np.mean(x[:look])) for look in reached]
+    between = sorted(np.linspace(min(means), max(means), 65).tolist(), key=lambda effect: abs(effect - means[-1]))
+    return next((e for e in [means[-1], *between] if not first_rejection(x - e, looks, 0.05)), None)

@@ -1,0 +1,219 @@
+"""Arms: the one name of each, its reader, and the sets of arms that a study's file can name by a word (`ARMS`).
+
+An arm is the set of techniques that are on plus, in studies of other settings, the config values it changes. Its name
+is computed from these (`arm_name`, `Arm.name`): two arms that differ never share a folder, and nobody invents a label.
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import yaml
+
+from ablations.errors import suggestion
+from ablations.techniques import DAPO, LADDER, NAIVE_GRPO, REGISTER
+
+Setting = bool | int | float | str
+
+
+def switches(on: Iterable[str]) -> dict[str, bool]:
+    """Every registered switch with its value.
+
+    Raises ValueError: a technique that is not registered.
+    """
+    on = frozenset(on)
+    if unknown := sorted(on - set(REGISTER)):
+        raise ValueError(f"unknown: {', '.join(unknown)}; the switches are {', '.join(REGISTER)}")
+    return {switch: switch in on for switch in REGISTER}
+
+
+def arm_name(techniques: Mapping[str, bool], family: str = "dapo", preset: Mapping[str, bool] | None = None) -> str:
+    """The one name of a set of switches: the nearer reference, then every difference from it in the register's order.
+
+    Fewest differences win, a tie goes to `dapo`. A switch that is not given is off. An algorithm of another family is
+    named after it, with every difference from the switches that its `preset` sets; where the preset is not known, after
+    the family and the name that the switches have by themselves.
+
+    >>> arm_name({"overlong_filtering": True, "clip_higher": True})
+    'naive_grpo+overlong_filtering+clip_higher'
+    >>> arm_name({"clip_higher": True}, "grpo", {"clip_higher": False})
+    'grpo+clip_higher'
+    >>> arm_name(switches(DAPO - {"clip_higher"}), "mine")
+    'mine_dapo-clip_higher'
+
+    Raises ValueError: an unknown switch.
+    """
+    switches(techniques)
+    on = {switch for switch, value in techniques.items() if value}
+    references: dict[str, Iterable[str]] = {"dapo": DAPO, "naive_grpo": NAIVE_GRPO}
+    if family != "dapo":
+        if not preset:
+            return f"{family}_{arm_name(techniques)}"
+        references = {family: [switch for switch, value in preset.items() if value]}
+    differing = {name: [t for t in REGISTER if (t in on) != (t in base)] for name, base in references.items()}
+    nearest = min(differing, key=lambda name: len(differing[name]))
+    return nearest + "".join(("+" if t in on else "-") + t for t in differing[nearest])
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One arm: the techniques that are on, and the config values that differ from the experiment's (full keys)."""
+
+    on: frozenset[str]
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+
+    @property
+    def techniques(self) -> dict[str, bool]:
+        """Every registered switch with its value."""
+        return switches(self.on)
+
+    @property
+    def name(self) -> str:
+        """The name of the switches and, behind @, every setting.
+
+        >>> Arm(DAPO, {"algorithm.clip.high": 0.5}).name
+        'dapo@clip.high=0.5'
+        """
+        return arm_name(self.techniques) + "".join(
+            f"@{key.removeprefix('algorithm.')}={_plain(self.settings[key])}" for key in sorted(self.settings)
+        )
+
+    @property
+    def values(self) -> dict[str, Setting]:
+        """Every config key that the arm sets, all switches included."""
+        return {**{f"algorithm.techniques.{t}": on for t, on in self.techniques.items()}, **self.settings}
+
+
+def _plain(value: Setting) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True)
+class Design:
+    """The arms of a study in the order of its tables; all others are compared with `reference`."""
+
+    name: str
+    reference: str
+    arms: tuple[Arm, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(arm.name for arm in self.arms)
+
+    @property
+    def declared(self) -> frozenset[str]:
+        """The config keys in which the arms may differ."""
+        varying = frozenset.union(*(arm.on for arm in self.arms)) - frozenset.intersection(*(a.on for a in self.arms))
+        return frozenset(f"algorithm.techniques.{t}" for t in varying).union(*(arm.settings for arm in self.arms))
+
+
+def ladder() -> tuple[Arm, ...]:
+    """Table 1 as printed: naive GRPO and five cumulative additions; the last arm has all five on."""
+    return tuple(Arm(frozenset(LADDER[:rungs])) for rungs in range(len(LADDER) + 1))
+
+
+def leave_one_out() -> tuple[Arm, ...]:
+    """DAPO, DAPO without each of its techniques, and DAPO with each of the others added."""
+    parts = [t for t in REGISTER if t in DAPO]
+    others = [t for t in REGISTER if t not in DAPO]
+    return Arm(DAPO), *(Arm(DAPO - {t}) for t in parts), *(Arm(DAPO | {t}) for t in others)
+
+
+def add_one_in() -> tuple[Arm, ...]:
+    """Naive GRPO, and naive GRPO with each technique by itself."""
+    return Arm(NAIVE_GRPO), *(Arm(NAIVE_GRPO | {t}) for t in REGISTER)
+
+
+def cube(techniques: Iterable[str] | None = None) -> tuple[Arm, ...]:
+    """All combinations of these techniques (all that are registered), every other one off."""
+    names = tuple(REGISTER if techniques is None else techniques)
+    return tuple(
+        Arm(frozenset(itertools.compress(names, on))) for on in itertools.product((False, True), repeat=len(names))
+    )
+
+
+def half_fraction(techniques: Iterable[str] | None = None) -> tuple[Arm, ...]:
+    """The half of the cube with an even number of techniques on: of five, defining relation I = -ABCDE, resolution V.
+
+    It holds both `dapo` (four on) and `naive_grpo` (none), so both references are arms of the study.
+    """
+    return tuple(arm for arm in cube(techniques) if len(arm.on) % 2 == 0)
+
+
+ARMS = {
+    "ladder": ladder,
+    "cube": cube,
+    "half_fraction": half_fraction,
+    "leave_one_out": leave_one_out,
+    "add_one_in": add_one_in,
+}
+"""Words that stand for several arms in `study.arms`."""
+
+
+OUTSIDE = ("rollout.", "reward.", "policy.", "task.", "trainer.", "evaluation.", "budget.")
+"""Keys written in full in a name; all others are short for `algorithm.<key>`."""
+
+
+def read_arm(name: str) -> Arm:
+    """The arm of a name as `Arm.name` writes it.
+
+    >>> read_arm("dapo-clip_higher@optimizer.lr=0.0003").settings
+    {'algorithm.optimizer.lr': 0.0003}
+
+    Raises ValueError: not the name of an arm, with what is wrong and how it is written.
+    """
+    vector, *settings = name.split("@")
+    references = {"naive_grpo": NAIVE_GRPO, "dapo": DAPO}
+    reference = next((word for word in references if vector.startswith(word)), None)
+    if reference is None:
+        raise ValueError(f"{name!r} is not an arm: a name starts with dapo or naive_grpo")
+    on = set(references[reference])
+    for change in vector[len(reference) :].replace("+", " +").replace("-", " -").split():
+        technique = change.lstrip("+-")
+        if technique not in REGISTER or change[0] not in "+-":
+            hint = suggestion(technique, REGISTER)
+            raise ValueError(f"{name!r} is not an arm: {technique} is not a technique; {hint}")
+        (on.add if change[0] == "+" else on.discard)(technique)
+    arm = Arm(frozenset(on), dict(_setting(name, text) for text in settings))
+    if arm.name != name:
+        raise ValueError(f"{name!r}: this arm's one name is {arm.name!r}")
+    return arm
+
+
+def read_arms(words: Iterable[str]) -> tuple[Arm, ...]:
+    """The arms of a list of names and of words that stand for several (`ladder`), each once.
+
+    Raises ValueError: not the name of an arm.
+    """
+    arms = [arm for word in words for arm in (ARMS[word]() if word in ARMS else (read_arm(word),))]
+    return tuple({arm.name: arm for arm in arms}.values())
+
+
+def in_order(names: Iterable[str], registered: Iterable[str] = ()) -> list[str]:
+    """Names of arms in the order of a plan; then those of a ladder, left out, added and combined; then by name."""
+    usual = (arm.name for arm in read_arms(["ladder", "leave_one_out", "add_one_in", "cube"]))
+    known = dict.fromkeys([*registered, *usual])
+    place = {name: number for number, name in enumerate(known)}
+    return sorted(dict.fromkeys(names), key=lambda name: (place.get(name, len(place)), name))
+
+
+def settings_of(name: str) -> frozenset[str]:
+    """The config keys that an arm's name sets; none where it is the name of another algorithm's run."""
+    try:
+        return frozenset(read_arm(name).settings)
+    except ValueError:
+        return frozenset()
+
+
+def _setting(name: str, text: str) -> tuple[str, Setting]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"{name!r} is not an arm: @{text} has no value; a setting is written @clip.high=0.5")
+    # YAML 1.1 reads 1e-4 as text.
+    try:
+        read: Setting = int(value) if value.lstrip("-").isdigit() else float(value)
+    except ValueError:
+        read = yaml.safe_load(value)
+    return (key if key.startswith(OUTSIDE) else f"algorithm.{key}"), read

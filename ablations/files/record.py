@@ -1,0 +1,117 @@
+"""run.json and config.yaml: what a run is, and the config that it was started with."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import with_config
+from typing_extensions import TypedDict  # pydantic's until Python 3.12
+
+from ablations.border import OPEN, Day, Flag, FolderName, Moment, Seed, Step, Whole, check_size, checked, json_tree
+from ablations.errors import DamagedError
+from ablations.files.atomic import write_text
+from ablations.files.layout import CONFIG, RECORD
+from ablations.files.manifest import MANIFEST, RESTORE, check_file, read_manifest, sealed, unsealed
+
+YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml's loader, where PyYAML has it, is ten times as fast; a study has one config a run."""
+
+
+@with_config(OPEN)
+class Origin(TypedDict):
+    """The training state that a fork continues."""
+
+    run: str
+    step: Step
+    state: str | None
+
+
+@with_config(OPEN)
+class Problems(TypedDict, total=False):
+    """What the run reads, in numbers: `SelectionReport.counts`."""
+
+    train: Whole
+    heldout: Whole
+    long: Whole
+    long_heldout: Whole
+    duplicates: dict[str, Whole]
+    """Counts of rows, and of problems that were repeated or left out, where task.deduplicate=true."""
+
+
+@with_config(OPEN)
+class Record(TypedDict, total=False):
+    """run.json, as far as anything reads it; later versions may record more. Packed cells add the last two."""
+
+    study: str
+    arm: FolderName
+    seed: Seed
+    status: str
+    error: str | None
+    techniques: dict[str, Flag]
+    config_hash: str
+    code_hash: str | None
+    git_commit: str | None
+    base: str
+    base_weights: str | None
+    base_origin: str | None
+    origin: Origin
+    inputs: dict[str, str]
+    problems: Problems
+    prompt_date: Day
+    host: str | None
+    pid: Whole | None
+    started_at: Moment
+    resumed_at: list[Moment]
+    resumed_with: list[dict[str, Any]]
+    versions: dict[str, str | None]
+    hardware: dict[str, Any]
+    faults: list[str]
+    not_finite: list[str]
+
+
+def checked_record(tree: object, place: object) -> dict[str, Any]:
+    """A run's record. Raises DamagedError in one line."""
+    return {**checked(tree, Record, place, remedy=f"; {RESTORE}")}
+
+
+def read_record(run: Path) -> dict[str, Any]:
+    """run.json; {} where there is none. Raises DamagedError if it cannot be read, or is that of another run."""
+    file = run / RECORD
+    if not file.is_file():
+        return {}
+    record = json_tree(file.read_bytes(), file, remedy=f"; {RESTORE}")
+    if isinstance(record, dict) and "crc32" in record and not unsealed(record):
+        raise DamagedError(f"{file} does not agree with its checksum; {RESTORE}")
+    record = checked_record(record, file)
+    known = (read_manifest(run) or {}).get("config_hash")
+    # A record that was copied from another run agrees with its own checksum; the manifest knows better.
+    if known and record and record.get("config_hash") not in known.split():
+        raise DamagedError(f"{file} is the record of another config than {MANIFEST} names; {RESTORE}")
+    return record
+
+
+def write_record(run: Path, record: Mapping[str, Any]) -> None:
+    write_text(run / RECORD, json.dumps(json.loads(sealed(record)), indent=2) + "\n")
+
+
+def read_config(run: Path) -> dict[str, Any]:
+    """config.yaml as it was written. Raises DamagedError if there is none, or it is not as it was written."""
+    file = run / CONFIG
+    check_file(file)
+    if not file.is_file():
+        raise DamagedError(f"{run}: no {CONFIG}; a run is a folder such as runs/<study>/<arm>/seed_<n>")
+    try:
+        tree = yaml.load(file.read_text(encoding="utf-8"), Loader=YAML)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # A date that no calendar has is a ValueError.
+        raise DamagedError(f"{file} cannot be read ({' '.join(str(error).split())}); {RESTORE}") from None
+    if not isinstance(tree, dict):
+        raise DamagedError(f"{file} is empty or no config; {RESTORE}")
+    check_size(tree, file, remedy=f"; {RESTORE}")
+    return tree
+
+
+def config_text(tree: Mapping[str, Any]) -> str:
+    return str(yaml.safe_dump(tree, sort_keys=False))

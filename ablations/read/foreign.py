@@ -1,0 +1,238 @@
+"""Runs that another trainer made, from its logs: TRL, verl, OpenRLHF, prime-rl, or tables of your own.
+
+A log is rows of numbers (`logs.py`). key_maps/<system>.yaml says what their keys are called here; keys without a name
+here stay as they are. Arm and seed are in the path or in the name of the run: `ARM/seed_3/...` or `ARM_seed_3`.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from ablations.border import LARGEST, NUMBER, WHOLE, FolderName, Seed, checked, checked_table
+from ablations.errors import one_line
+from ablations.read.logs import Log, logs_below
+from ablations.read.outcomes import outcome, with_interval
+from ablations.read.packed_cells import write_packed
+from ablations.read.run import AXES, Run, StudyError
+
+MAPS = Path(__file__).with_name("key_maps")
+NAMED = re.compile(r"(?P<arm>.*?)[-_. ]?seed[-_=]?(?P<seed>\d+)$")
+AVERAGED = re.compile(r"(__MIN|__MAX| - std| \(smoothed\))$", re.IGNORECASE)
+"""Columns that W&B and TensorBoard export beside means over runs and smoothed curves."""
+LEAST_PAIRS = 6
+"""The sign-flip test of fewer has no p below 0.05."""
+FREE = re.compile(r"seed|name|path|dir|folder|time|host|port|wandb|_id$|run", re.IGNORECASE)
+"""Settings in which runs of one arm may differ."""
+
+
+def import_runs(
+    system: str, folders: Sequence[Path], out: Path, metric: str | None
+) -> tuple[str, list[str], list[str]]:
+    """Reads the logs below `folders` and packs them as the study in `out`.
+
+    Returns the key of the primary metric, sentences that a reader has to know, and one for each log that is left out.
+
+    metric: the primary metric, under their key or ours; None: rollout/accuracy, else rollout/reward.
+
+    Raises StudyError: no log can be read, two are of one run, or runs of one arm have other settings.
+    """
+    runs, primary, notes, left_out = runs_of_logs(system, folders, metric)
+    write_packed(runs, out)
+    return primary, notes + _unpaired(runs, primary), left_out
+
+
+def runs_of_logs(
+    system: str, folders: Sequence[Path], metric: str | None
+) -> tuple[list[Run], str, list[str], list[str]]:
+    """The runs of the logs below `folders`, and what `import_runs` returns of them without a comparison of arms."""
+    keys = _keys(system)
+    runs: dict[tuple[str, int], tuple[Run, Log]] = {}
+    left_out: list[str] = []
+    for folder in folders:
+        logs, unread = logs_below(folder)
+        left_out += unread
+        for log in logs:
+            try:
+                cells = [_run(system, log, cell, keys) for cell in _cells(log, folder)]
+            except StudyError as reason:
+                left_out.append(str(reason))
+                continue
+            for run in cells:
+                first = runs.setdefault((run.arm, run.seed), (run, log))[1]
+                if first is not log:
+                    raise StudyError(f"{first.file} and {log.file} are both {run.name}; name one of them")
+    if not runs:
+        none = f"{', '.join(map(str, folders))}: no logs here; expected {', '.join(Log.KINDS)}"
+        raise StudyError(one_line(left_out) or none)
+    notes = [
+        *_settings({cell: log.settings for cell, (_, log) in runs.items()}),
+        *_gaps([run for run, _ in runs.values()]),
+    ]
+    found = sorted({str(key) for run, _ in runs.values() for key in run.metrics.columns})
+    wanted = [_ours(metric, keys)] if metric else ["rollout/accuracy", "rollout/reward"]
+    primary = next((key for key in wanted if key in found), None)
+    if primary is None:
+        raise StudyError(
+            f"no log has {' or '.join(wanted)}; name the primary metric with --metric, one of {', '.join(found)}"
+        )
+    spoilt = [run.name for run, _ in runs.values() if run.has_nonfinite(primary)]
+    if len(spoilt) == len(runs):
+        raise StudyError(f"{primary} is NaN or infinite at some step of every run; name another metric with --metric")
+    if spoilt:
+        notes.append(f"{primary} is NaN or infinite at some step of {', '.join(spoilt)}, left out of it.")
+    return [run for run, _ in runs.values()], primary, notes, left_out
+
+
+def read_run(system: str, path: Path) -> pd.DataFrame:
+    """A row a rollout step of the one run in a log, under our names, by step. Raises StudyError as `import_runs`."""
+    logs, unread = logs_below(path)
+    if len(logs) != 1:
+        raise StudyError(one_line(unread) or f"{path}: {len(logs)} logs below it; name one of them")
+    return _metrics(logs[0].rows.drop(columns=["arm", "seed"], errors="ignore"), _keys(system), logs[0].file)[0]
+
+
+def _run(system: str, log: Log, cell: tuple[str, int, pd.DataFrame], keys: Mapping[str, Any]) -> Run:
+    arm, seed, rows = cell
+    table, not_finite = _metrics(rows, keys, log.file)
+    record = {"study": system, "status": "finished", "base": "the policy that they trained"}
+    return Run(
+        log.file.parent,
+        system,
+        checked(arm, FolderName, f"{log.file}, its arm", StudyError),
+        checked(seed, Seed, f"{log.file}, its seed", StudyError),
+        "finished",
+        record,
+        {},
+        table,
+        not_finite=not_finite,
+    )
+
+
+def _keys(system: str) -> Any:
+    return yaml.safe_load((MAPS / f"{system}.yaml").read_text(encoding="utf-8"))
+
+
+def _cells(log: Log, folder: Path) -> Iterator[tuple[str, int, pd.DataFrame]]:
+    """Arm, seed and rows of each run in a log, by its columns, the name of the run or its path, innermost first."""
+    if {"arm", "seed"} <= set(log.rows.columns):
+        for (arm, seed), rows in log.rows.groupby(["arm", "seed"], sort=False):
+            yield str(arm), int(str(seed)), rows.drop(columns=["arm", "seed"])
+        return
+    inner = log.file.relative_to(folder.parent).with_suffix("").parts if log.file != folder else (log.file.stem,)
+    for at, part in reversed(list(enumerate([*inner, *([log.name] if log.name else [])]))):
+        if match := NAMED.fullmatch(part):
+            arm = match["arm"] or (inner[at - 1] if 0 < at <= len(inner) else "")
+            if arm:
+                yield arm, int(match["seed"]), log.rows
+                return
+    raise StudyError(f"{log.file}: which arm and seed is it? Name its folder ARM/seed_3, or the run ARM_seed_3")
+
+
+def _ours(key: str, keys: Mapping[str, Any]) -> str:
+    """Our name of their key."""
+    named = {theirs: ours for ours, theirs in keys["metrics"].items()}
+    for pattern, ours in keys["patterns"].items():
+        if match := re.fullmatch(pattern, key):
+            return match.expand(ours)
+    return named.get(key, key)
+
+
+def _metrics(rows: pd.DataFrame, keys: Mapping[str, Any], file: Path) -> tuple[pd.DataFrame, frozenset[str]]:
+    """A row a rollout step, under our names, and the metrics that are not finite in some of them."""
+    if smoothed := [str(key) for key in rows.columns if AVERAGED.search(str(key))]:
+        raise StudyError(
+            f"{file}: {smoothed[0]} belongs to a smoothed curve or a mean over runs; export each run, as logged"
+        )
+    rows = rows.sort_values("step")
+    if keys["rollout"] not in rows:
+        raise StudyError(f"{file}: has no {keys['rollout']}, which every rollout step logs; is --from right?")
+    steps = rows["step"][rows[keys["rollout"]].notna()]
+    if len(twice := steps[steps.duplicated()]):
+        raise StudyError(f"{file}: has step {twice.iloc[0]:g} twice; a log holds one run, from its start to its end")
+    rows = rows.groupby("step", as_index=False).first()  # prime-rl's trainer and orchestrator write rows of their own
+    sums = {ours: rows[theirs].fillna(0).cumsum() for ours, theirs in keys["sums"].items() if theirs in rows}
+    table = rows.rename(columns=lambda key: _ours(str(key), keys)).assign(**sums)
+    if len(same := table.columns[table.columns.duplicated()]):
+        raise StudyError(f"{file}: several of its columns are {same[0]} here; a log holds one policy on one batch")
+    for ours, theirs in keys["so_far"].items():
+        if theirs in rows:
+            table[ours] = rows[theirs]
+    for ours, theirs in keys["one_minus"].items():
+        if theirs in rows:
+            table[ours] = 1 - rows[theirs]
+    table = table[rows[keys["rollout"]].notna()].rename(columns={"step": "gradient_step"})
+    if rows["step"].diff().max() > 1 or keys["rollout"] == "step":
+        table["step"] = table["gradient_step"]  # a row may stand for several steps, which cannot be counted or summed
+        table = table.drop(columns=list(sums) if keys["rollout"] != "step" else [])
+    else:
+        table["step"] = range(1, len(table) + 1)
+    table = table.assign(**{axis: float("nan") for axis in AXES if axis not in table})
+    infinite = table.abs() > LARGEST
+    not_finite = frozenset(str(key) for key in table.columns[infinite.any()])
+    table = checked_table(table.mask(infinite), {"step": WHOLE}, file, StudyError, others=NUMBER, key=("step",))
+    return table.set_index("step"), not_finite
+
+
+def _settings(found: Mapping[tuple[str, int], Mapping[str, Any]]) -> list[str]:
+    """The settings in which arms differ. Raises StudyError where runs of one arm do."""
+    first: dict[str, tuple[tuple[str, int], Mapping[str, Any]]] = {}
+    for cell, settings in found.items():
+        twin, own = first.setdefault(cell[0], (cell, settings))
+        differing = [k for k in {*own, *settings} if own.get(k) != settings.get(k) and not FREE.search(k)]
+        if own and settings and differing:
+            raise StudyError(
+                f"{twin[0]}/seed_{twin[1]} and {cell[0]}/seed_{cell[1]} differ in {', '.join(sorted(differing))}; "
+                "an arm has one configuration: name one of them as another arm"
+            )
+    if not all(settings for _, settings in first.values()):
+        return ["These logs hold no settings, so nothing was compared but the numbers."]
+    keys = sorted({key for _, settings in first.values() for key in settings if not FREE.search(key)})
+    differing = [key for key in keys if len({repr(settings.get(key)) for _, settings in first.values()}) > 1]
+    return [f"The arms differ in {', '.join(differing)}." if differing else "The arms have the same settings."]
+
+
+def _gaps(runs: Sequence[Run]) -> list[str]:
+    """Too few runs, runs of unequal lengths, and steps that were not logged."""
+    notes = []
+    fewest = min(sum(run.arm == arm for run in runs) for arm in {run.arm for run in runs})
+    if fewest < LEAST_PAIRS:
+        notes.append(f"An arm has {fewest} runs: fewer than {LEAST_PAIRS} pairs cannot decide anything.")
+    lengths = sorted({len(run.metrics) for run in runs})
+    if len(lengths) > 1:
+        notes.append(
+            f"The runs have {lengths[0]} to {lengths[-1]} rollout steps; each is compared on its own last ones."
+        )
+    if sparse := [run.name for run in runs if run.metrics.index.to_series().diff().max() > 1]:
+        notes.append(
+            f"Not every step was logged in {', '.join(sparse[:3])}: a value may be a mean over several, and nothing is "
+            "said at equal budget."
+        )
+    return notes
+
+
+def _unpaired(runs: Sequence[Run], key: str) -> list[str]:
+    """Arms without a seed in common with the first one: Welch's t-interval and a permutation test over runs."""
+    from scipy import stats  # half a second, which `decide` does without
+
+    values: dict[str, dict[int, float]] = {}
+    for run in runs:
+        if (reduced := outcome(run, key)) is not None:
+            values.setdefault(run.arm, {})[run.seed] = reduced
+    notes = []
+    control, *treated = values or [""]
+    for arm in treated:
+        ours, theirs = list(values[arm].values()), list(values[control].values())
+        if values[arm].keys() & values[control].keys() or min(len(ours), len(theirs)) < 2:
+            continue
+        mean = sum(ours) / len(ours) - sum(theirs) / len(theirs)
+        low, high = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval()
+        p = stats.permutation_test((ours, theirs), lambda a, b: a.mean() - b.mean(), n_resamples=20_000, rng=0).pvalue
+        notes.append(
+            f"No seed is in both {arm} and {control}, so they are not paired: {with_interval(key, mean, low, high)} in "
+            f"{key}, {len(ours)} against {len(theirs)} runs, Welch's 95 % interval, permutation test p = {p:.3g}."
+        )
+    return notes

@@ -1,0 +1,301 @@
+"""Logs of trainers as tables: JSON of the transformers Trainer, JSON lines, CSV, offline runs of W&B, TensorBoard."""
+
+import csv
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar
+from zlib import crc32
+
+import pandas as pd
+from pydantic import with_config
+from typing_extensions import TypedDict  # pydantic's until Python 3.12
+
+from ablations.border import LARGEST, LARGEST_WHOLE, MOST_COLUMNS, MOST_STEPS, OPEN, checked, json_tree, short
+from ablations.read.run import StudyError
+
+
+@dataclass(frozen=True, eq=False)
+class Log:
+    """One file, checked: every column has a name of its own and holds numbers, and every row has a step."""
+
+    KINDS: ClassVar = ("trainer_state.json", "metrics.jsonl", "*.jsonl", "*.csv", "*.wandb", "events.out.tfevents.*")
+    file: Path
+    rows: pd.DataFrame
+    """A row for each time that something was logged, with `step`; a number that is not finite is infinite, one that was
+    not logged NaN. `arm` and `seed` are text and whole numbers, where the log has both."""
+    name: str = ""
+    """The run's name in the file."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Flat; empty where the file has none."""
+
+
+def logs_below(path: Path) -> tuple[list[Log], list[str]]:
+    """The logs in a folder, or of a file, and a sentence for each that cannot be read. Of checkpoints of one run the
+    latest counts, of several kinds the first.
+
+    Raises StudyError: there is no such path.
+    """
+    if not path.exists():
+        raise StudyError(f"{path}: no such file or folder")
+    found: list[Log] = []
+    left_out: list[str] = []
+    for file in [path] if path.is_file() else _files(path):
+        try:
+            found.append(_read(file))
+        except StudyError as reason:
+            left_out.append(str(reason))
+    return found, left_out
+
+
+def _files(folder: Path) -> list[Path]:
+    for kind in Log.KINDS:
+        files = sorted({file.resolve(): file for file in folder.rglob(kind)}.values())
+        if kind == Log.KINDS[0]:
+            latest = {_home(file): file for file in sorted(files, key=_checkpoint)}
+            files = sorted(latest.values())
+        if files:
+            return files
+    return []
+
+
+def _checkpoint(file: Path) -> int:
+    """The step of the checkpoint that a file is in; that of a whole run is the latest."""
+    if not file.parent.name.startswith("checkpoint-"):
+        return 1 << 62
+    if number := re.fullmatch(r"checkpoint-(\d{1,15})", file.parent.name):
+        return int(number[1])
+    try:  # checkpoint-best, checkpoint-final
+        return int(json.loads(file.read_bytes())["global_step"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return -1
+
+
+def _home(file: Path) -> Path:
+    return file.parent.parent if file.parent.name.startswith("checkpoint-") else file.parent
+
+
+def _read(file: Path) -> Log:
+    """Raises StudyError in one line: the file, its line or entry, the field and what it must be."""
+    try:
+        if file.name == "trainer_state.json":
+            return _trainer_state(file)
+        if file.suffix == ".jsonl":
+            return _json_lines(file)
+        if file.suffix == ".csv":
+            return _csv(file)
+        if file.suffix == ".wandb":
+            return _wandb(file)
+        return _tensorboard(file)
+    except OSError as error:
+        raise StudyError(f"{file}: cannot be read ({error.strerror or error})") from None
+
+
+Row = dict[str, Any]
+
+
+@with_config(OPEN)
+class TrainerState(TypedDict):
+    """What the transformers Trainer writes beside a checkpoint, as far as it is read here."""
+
+    log_history: list[Row]
+
+
+@with_config(OPEN)
+class Line(TypedDict, total=False):
+    """A line of verl's file logger, or a flat one."""
+
+    data: Row
+
+
+def _trainer_state(file: Path) -> Log:
+    state = checked(json_tree(file.read_bytes(), file, StudyError), TrainerState, file, StudyError)
+    return Log(file, _table(file, "entry {} of log_history", state["log_history"]))
+
+
+def _json_lines(file: Path) -> Log:
+    """An object a line, `{"step": 1, "data": {...}}` (verl) or flat."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise StudyError(f"{file} cannot be read (it is not UTF-8)") from None
+    rows = []
+    for number, line in enumerate(lines, 1):
+        place = f"{file}, line {number}"
+        row: Row = {**checked(json_tree(line, place, StudyError), Line, place, StudyError)}
+        rows.append({**row.get("data", row), "step": row.get("step")})
+    return Log(file, _table(file, "line {}", rows))
+
+
+STEPS = ("step", "Step", "_step", "global_step")
+"""Names of the column with the step: the first of them that a table has; the others count the same in another way."""
+
+
+def _csv(file: Path) -> Log:
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as opened:
+            header, *lines = list(csv.reader(opened)) or [[]]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise StudyError(f"{file} cannot be read ({error})") from None
+    names = [name for name in header if name]  # a column without a name numbers the rows
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise StudyError(f"{file}: has the column {twice[0]} twice")
+    step = next((name for name in STEPS if name in names), None)
+    if step is None:
+        raise StudyError(f"{file}: has no column step")
+    rows = []
+    for number, line in enumerate(lines, 2):
+        if len(line) != len(header) and line:
+            raise StudyError(f"{file}, line {number}: has {len(line)} values for {len(header)} columns")
+        row = {name: value for name, value in zip(header, line, strict=False) if name and value != ""}
+        if line:
+            rows.append({"step": row.get(step), **{k: v for k, v in row.items() if k not in STEPS}})
+    own = {"arm", "seed"} <= set(names)
+    table = _table(file, "row {}", rows, ("arm", "seed") if own else ())
+    return Log(file, table)
+
+
+def _table(file: Path, unit: str, rows: Sequence[Mapping[str, Any]], cell: tuple[str, ...] = ()) -> pd.DataFrame:
+    """Rows as a table of numbers; a metric that is text wherever it is logged is left out.
+
+    unit: what a row is called in a message.
+    cell: the columns that say whose row it is.
+    """
+    if not rows:
+        raise StudyError(f"{file}: nothing was logged in it")
+    table: list[Row] = []
+    wrong: dict[str, str] = {}  # metric -> where it is no number
+    for number, row in enumerate(rows, 1):
+        place = f"{file}, {unit.format(number)}"
+        kept: Row = {"step": _whole(row.get("step"), "step", place, MOST_STEPS)}
+        if cell:
+            if not (arm := row.get("arm")):
+                raise StudyError(f"{place}: arm is missing")
+            kept |= {"arm": arm, "seed": _whole(row.get("seed"), "seed", place, LARGEST_WHOLE)}
+        for key, value in row.items():
+            if key in kept or value is None or value == "":
+                continue
+            measured = _number(value)
+            if measured is None:
+                wrong.setdefault(key, f"{place}: {key} is {short(value)}; it must be a number")
+            else:
+                kept[key] = measured
+        table.append(kept)
+    if len(columns := {*chain.from_iterable(table)}) > MOST_COLUMNS:
+        raise StudyError(f"{file}: has {len(columns):,} metrics; at most {MOST_COLUMNS:,} are read")
+    if mixed := [reason for key, reason in wrong.items() if key in columns]:
+        raise StudyError(mixed[0])
+    return pd.DataFrame(table)
+
+
+def _number(value: object) -> float | None:
+    """A number as float, infinite if it is not finite; None for anything else. W&B writes NaN as text."""
+    if isinstance(value, (bool, int, float, str)):
+        try:
+            found = float(value)
+        except (ValueError, OverflowError):
+            return None if isinstance(value, str) else math.inf
+        return found if abs(found) <= LARGEST else math.inf  # a NaN is not, either
+    return None
+
+
+def _whole(value: object, name: str, place: str, most: int) -> int:
+    """A step or a seed; a table with an empty cell has them as 3.0."""
+    if value is None or value == "":
+        raise StudyError(f"{place}: {name} is missing")
+    found: int | None = None
+    if isinstance(value, int) and not isinstance(value, bool):
+        found = value
+    elif isinstance(value, str) and re.fullmatch(r"[+-]?\d{1,40}(\.0*)?", value):
+        found = int(value.partition(".")[0])
+    elif isinstance(value, float) and value.is_integer():
+        found = int(value)
+    if found is None or not 0 <= found <= most:
+        raise StudyError(f"{place}: {name} is {short(value)}; it must be a whole number from 0 to {most:.3g}")
+    return found
+
+
+BLOCK = 1 << 15
+HEADER = 7
+"""LevelDB's log format, which W&B writes: blocks of 32 kB; a chunk has checksum (4), length (2) and kind (1)."""
+
+
+def _records(file: Path) -> Iterator[bytes]:
+    """The records of a W&B file; a torn last one is left out. Raises StudyError where a chunk was altered."""
+    data = file.read_bytes()
+    if data[:4] != b":W&B":
+        raise StudyError(f"{file}: is no file of W&B")
+    place, parts = HEADER, b""
+    while place + HEADER <= len(data):
+        if BLOCK - place % BLOCK < HEADER:  # the rest of a block is padding
+            place += BLOCK - place % BLOCK
+            continue
+        length, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
+        chunk = data[place + HEADER : place + HEADER + length]
+        if len(chunk) < length or not any(data[place : place + HEADER]):  # cut off while it was written
+            return
+        if crc32(data[place + 6 : place + 7] + chunk) != int.from_bytes(data[place : place + 4], "little"):
+            raise StudyError(f"{file}, byte {place}: the record does not match its checksum; copy the file again")
+        parts = chunk if kind in (1, 2) else parts + chunk  # 1: whole, 2: first, 3: middle, 4: last
+        if kind in (1, 4):
+            yield parts
+        place += HEADER + length
+
+
+def _wandb(file: Path) -> Log:
+    try:
+        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+        from wandb.proto.wandb_internal_pb2 import Record
+    except ImportError:
+        raise StudyError(f"{file}: files of W&B need the package wandb: pip install wandb") from None
+    rows: list[Row] = []
+    settings: Row = {}
+    name = ""
+    for number, data in enumerate(_records(file), 1):
+        place = f"{file}, record {number}"
+        try:
+            record = Record.FromString(data)
+        except DecodeError as error:
+            raise StudyError(f"{place}: is none of W&B ({error})") from None
+        kind = record.WhichOneof("record_type")
+        if kind == "history":
+            items = _items(record.history.item, place)
+            rows.append({**items, "step": items.get("train/global_step", items.get("_step"))})
+        elif kind == "run":
+            name = record.run.display_name
+        if kind in ("run", "config"):
+            settings |= _items(record.run.config.update if kind == "run" else record.config.update, place)
+    # The Trainer's callback writes `train/` before every key.
+    named = [{k.removeprefix("train/"): v for k, v in row.items() if k not in STEPS[2:]} for row in rows]
+    for row, whole in zip(named, rows, strict=True):
+        row["step"] = whole["step"]
+    settings = {key: value for key, value in settings.items() if key != "_wandb"}
+    return Log(file, _table(file, "row {} of its history", named), name, settings)
+
+
+def _items(items: Any, place: str) -> Row:
+    names = {item.key or "/".join(item.nested_key): item.value_json for item in items}
+    return {name: json_tree(text, f"{place}, {name}", StudyError) for name, text in names.items()}
+
+
+def _tensorboard(file: Path) -> Log:
+    try:
+        from tensorboard.backend.event_processing.event_file_loader import EventFileLoader  # type: ignore[import-not-found]
+        from tensorboard.util.tensor_util import make_ndarray  # type: ignore[import-not-found]
+    except ImportError:
+        raise StudyError(f"{file}: TensorBoard's files need the package tensorboard: pip install tensorboard") from None
+    rows: dict[int, Row] = {}
+    try:
+        for event in EventFileLoader(str(file)).Load():
+            for value in event.summary.value:
+                number = make_ndarray(value.tensor) if value.HasField("tensor") else value.simple_value
+                if getattr(number, "size", 1) == 1 and getattr(getattr(number, "dtype", None), "kind", "f") in "fiu":
+                    row = rows.setdefault(event.step, {"step": event.step})
+                    row[value.tag.removeprefix("train/")] = float(number)
+    except Exception as error:  # TensorBoard's reader has errors of its own, of protobuf and of numpy
+        raise StudyError(f"{file}: is no event file ({' '.join(str(error).split())[:100]})") from None
+    return Log(file, _table(file, "step {}", [{**row, "step": step} for step, row in rows.items()]))

@@ -1,0 +1,140 @@
+"""One run as it was read: its record, config and metrics, and what is odd about its files."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ablations.border import TEXT, TRUTH, WHOLE, checked_table
+from ablations.errors import UserError
+from ablations.files.layout import EVALUATIONS
+from ablations.files.tables import read_table
+from ablations.techniques import REGISTER
+from ablations.trainer import configs
+
+AXES = {
+    "step": "rollout step",
+    "gradient_step": "gradient step",
+    "tokens_generated": "generated tokens",
+    "tokens_trained": "trained tokens",
+    "wall_s": "wall time (s)",
+}
+"""The five axes of budget, which every row of a run has."""
+
+SAMPLE_KINDS = {"problem_id": TEXT, "sample_index": WHOLE, "correct": TRUTH}
+"""What readers take of the samples of an evaluation."""
+USABLE = ("finished", "solved", "exhausted")
+"""Statuses of a run that ended by its own rules; with any other it has no result."""
+
+
+class StudyError(UserError, ValueError):
+    """Runs that cannot be read or may not be compared; the message says which and why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One finished or unfinished run."""
+
+    folder: Path
+    study: str
+    arm: str
+    seed: int
+    status: str
+    record: Mapping[str, Any]
+    """run.json."""
+    config: Mapping[str, Any]
+    """config.yaml, resolved."""
+    metrics: pd.DataFrame
+    """One row a step, sorted, index `step`; a metric that a row lacks is NaN."""
+    faults: tuple[str, ...] = ()
+    """Faults of the files: torn or doubled rows, missing steps, values that are not finite."""
+    not_finite: frozenset[str] = frozenset()
+    """Metrics that were NaN or infinite at some step."""
+    overrides: tuple[str, ...] = ()
+    """The command line that started it, without the command."""
+    packed_samples: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    """The last evaluation of each benchmark, where the run was read from a packed table."""
+
+    @classmethod
+    def of(cls, folder: Path, record: Mapping[str, Any], config: Mapping[str, Any], **read: Any) -> "Run":
+        """A run whose run.json names it; `read`: the other fields."""
+        names: dict[str, Any] = {"study": record.get("study", ""), "seed": record["seed"]}
+        names |= {"arm": record["arm"], "status": record.get("status", "unknown")}
+        return cls(folder, **names, record=record, config=config, **read)
+
+    @property
+    def name(self) -> str:
+        return f"{self.arm}/seed_{self.seed}"
+
+    @property
+    def base(self) -> str:
+        """The base policy that the run started from: its seed (its own where the config does not say) with the hash of
+        its weights, because machines of other kinds make other weights; the path of a policy of your own. A record
+        without a hash may name it."""
+        if known := (self.config.get("policy") or {}).get("path") or self.record.get("base"):
+            return str(known)
+        number, weights = (self.config.get("task") or {}).get("base_seed", self.seed), self.record.get("base_weights")
+        return f"{number} ({weights[:8]})" if weights else str(number)
+
+    @property
+    def usable(self) -> bool:
+        return self.status in USABLE and len(self.metrics) > 0
+
+    @property
+    def techniques(self) -> dict[str, bool]:
+        """Every registered switch; those that the run did not know are off. Empty where nothing was recorded."""
+        known = self.recorded_techniques
+        return {switch: bool(known.get(switch)) for switch in REGISTER} if known else {}
+
+    @property
+    def recorded_techniques(self) -> dict[str, bool]:
+        """The switches that the run's config names."""
+        return dict((self.config.get("algorithm") or {}).get("techniques") or self.record.get("techniques") or {})
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """The settings that decide what the run learns and when it ends; empty if it has none."""
+        return configs().identity(self.config) if self.config else {}
+
+    def series(self, key: str) -> pd.Series:
+        """A metric by step, without the steps at which it was not logged; empty if it never was."""
+        if key not in self._series:
+            column = self.metrics[key] if key in self.metrics else pd.Series(dtype=float, name=key)
+            if not pd.api.types.is_numeric_dtype(column):
+                column = pd.to_numeric(column, errors="coerce")
+            self._series[key] = column[column.notna().to_numpy()]
+        return self._series[key]
+
+    @cached_property
+    def _series(self) -> dict[str, pd.Series]:
+        return {}
+
+    @cached_property
+    def first_repeat(self) -> float:
+        """First step whose rollouts need more problems than there are; withdrawn groups are asked again, not new."""
+        problems = (self.record.get("problems") or {}).get("train")
+        groups = self.series("sampling/groups_generated")
+        if not problems or groups.empty:
+            return float("inf")
+        visited = (groups - self.series("sampling/groups_surplus").reindex(groups.index, fill_value=0)).cumsum()
+        return float(min(visited.index[visited > problems], default=float("inf")))
+
+    def has_nonfinite(self, key: str) -> bool:
+        """True if a metric was NaN or infinite at some step; such a run is listed as unhealthy and not averaged."""
+        return key in self.not_finite
+
+    @cached_property
+    def benchmarks(self) -> tuple[str, ...]:
+        """Benchmarks whose samples were kept."""
+        files = {file.parent.name for file in self.folder.glob("eval/*/step_*.parquet")}
+        return tuple(sorted(files | self.packed_samples.keys()))
+
+    def evaluation(self, benchmark: str) -> pd.DataFrame:
+        """Samples of the last evaluation (problem_id, sample_index, correct)."""
+        if benchmark in self.packed_samples:
+            return self.packed_samples[benchmark]
+        file = max((self.folder / EVALUATIONS / benchmark).glob("step_*.parquet"))
+        return checked_table(read_table(file), SAMPLE_KINDS, file)

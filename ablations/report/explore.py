@@ -1,0 +1,131 @@
+"""The data that a page explores: the curves of all runs, their comparisons, and completions that were recorded."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from scipy import stats
+
+from ablations.border import is_share
+from ablations.compare.contrasts import Contrast
+from ablations.errors import DamagedError
+from ablations.figures.style import Look, contrast_looks, contrast_name, looks, short
+from ablations.files.tables import read_table
+from ablations.read.outcomes import WORDS, bases, in_words, unit
+from ablations.read.run import AXES
+from ablations.read.runs import Run, Runs
+
+FILES, FILE_BYTES, CHARACTERS, RESPONSE = 300, 50_000_000, 30_000, 4_000
+"""A page takes so many files of completions, none larger, and so many characters of each file and each response."""
+MOST_VALUES = 6_000_000
+"""So many values of metrics in a page, which are some 15 MB; a browser reads them in seconds."""
+SPOKEN = ("response", "turns", "observations")
+COLUMNS = (
+    "problem_id", "attempt", "sample_index", "prompt", "answer", "response", "extracted", "error", "correct",
+    "truncated", "kept", "reward", "length_penalty", "reward_shaped", "advantage", "tokens", "ended_by", "turns",
+    "observations",
+)  # fmt: skip
+
+
+def exploration(
+    runs: Runs, metric: str, found: Sequence[Contrast] = (), family: str | None = None, live: bool = False
+) -> dict[str, Any]:
+    """The data that page.js draws.
+
+    family: the comparisons that are shown at first.
+    live: the page loads itself anew, because its run goes on.
+    """
+    logged = runs.keys()
+    keys = _that_fit([key for key in logged if key not in AXES], metric, sum(len(run.metrics) for run in runs))
+    arm_looks, base_of, styles = looks(runs.arms), bases(runs), contrast_looks(found)
+    return {
+        "metric": metric,
+        "label": (runs.runs[0].config.get("task") or {}).get("label"),
+        "family": family,
+        "live": live,
+        "axes": AXES,
+        "t": [float(stats.t.ppf(0.975, df)) for df in range(1, max(2, len(runs.seeds)))],
+        "metrics": [
+            {"key": key, "words": in_words(key), "unit": unit(key), "scale": 100 if is_share(key) else 1}
+            for key in keys
+        ],
+        "arms": [{"name": arm, "short": short(arm)} | _look(arm_looks[arm]) for arm in runs.arms],
+        "comparisons": [
+            {"name": contrast_name(one), "family": one.family, "weights": dict(one.weights)} | _look(styles[one.label])
+            for one in found
+        ],
+        "runs": [_run(run, keys, base_of[run.seed]) for run in runs],
+        "completions": completions(runs),
+    }
+
+
+def _that_fit(keys: Sequence[str], metric: str, rows: int) -> list[str]:
+    """The metrics of all runs that a page has room for, in the order of `keys`; all of them but in very long runs."""
+    room = max(1, MOST_VALUES // max(1, rows))
+    if len(keys) <= room:
+        return list(keys)
+    first = [metric, *(key for key in keys if key.startswith("eval/") or key in WORDS), *keys]
+    kept = set(list(dict.fromkeys(first))[:room])
+    return [key for key in keys if key in kept]
+
+
+def _look(look: Look) -> dict[str, Any]:
+    return {"colour": look.colour, "dash": look.dash}
+
+
+def _run(run: Run, keys: Sequence[str], base: str) -> dict[str, Any]:
+    rows = run.metrics
+    columns = {key: run.series(key).reindex(rows.index) for key in [*AXES, *keys] if key in rows}
+    values = {key: [float(f"{v:.6g}") if v == v else None for v in column] for key, column in columns.items()}
+    spoilt = [key for key in keys if run.has_nonfinite(key)]
+    return {
+        "arm": run.arm, "seed": run.seed, "base": base, "values": {"step": rows.index.tolist()} | values,
+        "spoilt": spoilt,
+    }  # fmt: skip
+
+
+def completions(runs: Runs) -> list[dict[str, Any]]:
+    """Recorded completions: a table a run and step."""
+    files = [(run, file) for run in runs for file in sorted(run.folder.glob("rollouts/step_*.parquet"))]
+    chosen = files[:: -(-len(files) // FILES)] if files else []
+    return [
+        {"arm": run.arm, "seed": run.seed, "step": int(file.stem.removeprefix("step_"))} | _table(file)
+        for run, file in chosen
+    ]
+
+
+@cache  # a page that is rewritten while its run goes on reads each file once
+def _table(file: Path) -> dict[str, Any]:
+    """The first rows of a file, in the order of its groups."""
+    try:
+        table = read_table(file) if file.stat().st_size <= FILE_BYTES else None
+    except DamagedError:
+        table = None
+    if table is None:
+        return {"of": None, "rows": []}
+    if "response_ids" in table:
+        table["tokens"] = table["response_ids"].map(len)
+    table = table[[name for name in COLUMNS if name in table]].astype(object)
+    every = table.where(table.notna(), None).to_dict("records")
+    rows: list[dict[Any, Any]] = []
+    characters = 0
+    for row in every:
+        pieces = [str(row["response"])] if row.get("turns") is None else _by_turns(row)
+        pieces = [_shortened(piece, max(1, RESPONSE // len(pieces))) for piece in pieces]
+        characters += sum(map(len, pieces))
+        if rows and characters > CHARACTERS:
+            break
+        rows.append({key: value for key, value in row.items() if key not in SPOKEN} | {"response": pieces})
+    return {"of": len(every), "rows": rows}
+
+
+def _by_turns(row: Mapping[Any, Any]) -> list[str]:
+    """What an episode says: a turn of the policy, what its environment says to that, and so on."""
+    between = [*map(str, row["observations"]), ""]
+    return [str(text) for pair in zip(row["turns"], between, strict=False) for text in pair][:-1]
+
+
+def _shortened(text: str, most: int) -> str:
+    # The answer is at its end.
+    return text if len(text) <= most else f"{text[: most // 2]} […] {text[-most // 2 :]}"

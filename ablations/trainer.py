@@ -1,0 +1,97 @@
+"""What a trainer says about its own runs, so that they are read as it means them.
+
+A trainer calls `hand_over` where it is imported, as dapo_lit/__init__.py does, and `register` (techniques.py) with the
+techniques that it can switch. Logs of other trainers need neither: every setting that a config holds counts, and none
+is checked.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+Tree = Mapping[str, Any]
+"""A config as nested mappings."""
+
+
+def flatten(tree: Tree, prefix: str = "") -> dict[str, Any]:
+    """A nested config as dotted keys.
+
+    >>> flatten({"algorithm": {"clip": {"low": 0.2}}})
+    {'algorithm.clip.low': 0.2}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        # An empty mapping is a value: without keys below it, it would disappear from the hash.
+        flat |= flatten(value, f"{path}.") if isinstance(value, Mapping) and value else {path: value}
+    return flat
+
+
+def _unchecked(tree: Tree, place: object) -> None:
+    """Takes any config."""
+
+
+@dataclass(frozen=True)
+class Configs:
+    """How the config of a run is read."""
+
+    identity: Callable[[Tree], dict[str, Any]] = flatten
+    """The dotted keys that decide what a run learns and when it ends, with their values."""
+    complete: Callable[[Tree], dict[str, Any]] = dict
+    """The config with the keys that its version did not have."""
+    check: Callable[[Tree, object], None] = _unchecked
+    """Raises DamagedError where the config at a place has values of other types than the trainer's."""
+    sometimes: tuple[str, ...] = ()
+    """Keys that are part of `identity` under some settings only."""
+    calibrations: Path | None = None
+    """The folder of the calibrations that come with the trainer's regimes."""
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """A trainer whose runs are read here."""
+
+    command: tuple[str, ...] = ("ablations", "{}")
+    """The words of a command before its arguments; {} is its name."""
+    configs: Callable[[], Configs] = Configs
+    """Called when the first config is read: a schema takes a quarter of a second to load, and logs have no config."""
+
+
+_trainer = Trainer()
+
+
+def hand_over(trainer: Trainer) -> None:
+    """From here on, runs are read as this trainer means them."""
+    global _trainer
+    _trainer = trainer
+    configs.cache_clear()
+
+
+def command_words(name: str) -> list[str]:
+    """What is typed to start a command, before its arguments."""
+    return [word.format(name) for word in _trainer.command]
+
+
+@cache
+def configs() -> Configs:
+    """How configs are read."""
+    return _trainer.configs()
+
+
+def same_experiment(record: Tree, tree: Tree, other_record: Tree, other_tree: Tree) -> bool:
+    """True if two runs, each given by its run.json and config.yaml, are the same experiment.
+
+    A newer version may have added keys, which changes the hash: unless the hashes agree, the configs are compared. The
+    config has no more than the recipe of a base policy: runs with other weights of it do not repeat each other.
+    """
+    # Two machines may pre-train other weights from one recipe (rounding), and these are two base policies.
+    weights = {record.get("base_weights") for record in (record, other_record)} - {None}
+    if len(weights) > 1:
+        return False
+    hashes = record.get("config_hash"), other_record.get("config_hash")
+    if hashes[0] == hashes[1] or not (tree and other_tree):
+        return hashes[0] == hashes[1]
+    identity = configs().identity
+    return identity(tree) == identity(other_tree)

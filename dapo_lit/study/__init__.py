@@ -1,1 +1,0 @@
-"""Designs of studies and names of arms; below it, finished runs read, compared, drawn and reported."""
