@@ -57,8 +57,8 @@ $(PARITY)/.ready: $(READY) requirements.peers.lock
 
 peers: $(PARITY)/.ready  ## install verl and TRL in their own environment (.venv-parity)
 
-parity: $(PARITY)/.ready  ## compare losses and gradients with verl and TRL; rewrites tests_parity/fidelity.md
-	$(PARITY)/bin/python -m pytest tests_parity --table tests_parity/fidelity.md $(ARGS)
+parity: $(PARITY)/.ready  ## compare losses and gradients with verl and TRL; rewrites tests/parity/fidelity.md
+	$(PARITY)/bin/python -m pytest tests/parity --table tests/parity/fidelity.md $(ARGS)
 
 VLLM_VENV ?= .venv-vllm
 VLLM_READY := $(VLLM_VENV)/.ready
@@ -178,7 +178,7 @@ gpu:  ## measure on a GPU, part by part (PART=a ... h), each within 9 minutes, o
 	done
 
 # What is sent to such a machine, as files without their git: neither experiments/ nor pages.
-SENT := dapo_lit math_answers conf benchmarks docs/examples docs/claims.yaml tests tests_parity notebooks pyproject.toml README.md Makefile
+SENT := dapo_lit dapo_lit_tools math_answers conf benchmarks docs/examples docs/claims.yaml tests notebooks pyproject.toml README.md Makefile
 
 # TRL, which the campaign runs, is among the peers.
 gpu-dry: $(PARITY)/.ready  ## run parts a to c and the campaign on a CPU, from the committed files that are sent to a GPU machine (minutes)

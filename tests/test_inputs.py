@@ -20,13 +20,13 @@ from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.inputs import differing, recorded
 from dapo_lit.config.study import Fork
 from dapo_lit.lit.datamodule import RolloutDataModule
-from dapo_lit.replays.recorded_step import open_recording
 from dapo_lit.runs.files.record import read_record
 from dapo_lit.runs.run_folder import run_path
 from dapo_lit.study.read import guard
 from dapo_lit.study.read.run import StudyError
 from dapo_lit.study.read.runs import Runs, load, read_run
 from dapo_lit.train import train
+from dapo_lit_tools.replays.recorded_step import open_recording
 
 REWARD = """
 def score(prompts, completions, answer, **columns):

@@ -23,7 +23,7 @@ LONGEST_VALUE = 50
 def worded() -> list[tuple[str, ...]]:
     """Every text of the package as its literal parts, with a value between each two."""
     found = []
-    for file in (ROOT / "dapo_lit").rglob("*.py"):
+    for file in ROOT.glob("dapo_lit*/**/*.py"):
         tree = ast.parse(file.read_text(encoding="utf-8"))
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):

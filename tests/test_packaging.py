@@ -42,7 +42,7 @@ def test_the_source_distribution_has_the_package_and_nothing_else(tmp_path: Path
     (file,) = SdistBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     with tarfile.open(file) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert names == tracked("dapo_lit", "math_answers", "conf") | PAGES | TOP
+    assert names == tracked("dapo_lit", "dapo_lit_tools", "math_answers", "conf") | PAGES | TOP
 
 
 def test_the_wheel_has_the_package_with_its_configs_and_base_policies(wheel: Path) -> None:
@@ -50,7 +50,7 @@ def test_the_wheel_has_the_package_with_its_configs_and_base_policies(wheel: Pat
     configs = {f"dapo_lit/{name}" for name in tracked("conf")}
     pages = {f"dapo_lit/pages/{name.removeprefix('docs/')}" for name in PAGES}
     own = {name for name in found if ".dist-info/" not in name}
-    assert own == tracked("dapo_lit", "math_answers") | configs | pages
+    assert own == tracked("dapo_lit", "dapo_lit_tools", "math_answers") | configs | pages
     assert sum(name.startswith("dapo_lit/base_policies/") and name.endswith(".safetensors") for name in own) == 7
 
 

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 import dapo_lit
+import dapo_lit_tools
 import math_answers
 
 PACKAGE = Path(dapo_lit.__file__).parent
+TOOLS = Path(dapo_lit_tools.__file__).parent
 ANSWERS = Path(math_answers.__file__).parent
 FOUNDATION = {"techniques", "ranks", "config", "data", "rewards", "environments", "engines", "policy", "objective"}
 STEP = FOUNDATION | {"rollout"}
@@ -38,7 +40,6 @@ ARROWS = {
     "evaluation": EVALUATION,
     "forecast": {"config", "objective", "policy", "techniques"},
     "lit": EVALUATION | {"evaluation"},
-    "replays": EVALUATION | {"evaluation", "lit"},
     "study": {"techniques"},
     "study.read": {"techniques", "study", "config"},
     "study.compare": {"techniques", "study", "study.read"},
@@ -57,8 +58,9 @@ LOWEST = {
 ARROWS = {name: below | LOWEST for name, below in ARROWS.items()} | {name: LOWEST - {"runs.files"} for name in LOWEST}
 ARROWS["math_answers"] = set()
 """What each room may import. Files at the top of the package that are not named here are commands: they may import
-every room, and no room imports them."""
-FILES = sorted([*PACKAGE.rglob("*.py"), *ANSWERS.rglob("*.py")])
+every room, and no room imports them. The tools (dapo_lit_tools) may import every room too; no file of dapo_lit imports
+them."""
+FILES = sorted([*PACKAGE.rglob("*.py"), *TOOLS.rglob("*.py"), *ANSWERS.rglob("*.py")])
 
 
 def module_name(file: Path) -> str:
@@ -74,18 +76,20 @@ def imported_modules(file: Path) -> set[str]:
     """Modules of the two packages that `file` imports, anywhere in it and under TYPE_CHECKING too."""
     found = set()
     for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("dapo_lit", "math_answers")):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+            ("dapo_lit", "dapo_lit_tools", "math_answers")
+        ):
             for alias in node.names:
                 submodule = f"{node.module}.{alias.name}"
                 found.add(submodule if submodule in MODULES else node.module)
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names if alias.name in MODULES}
-    return found - {"dapo_lit"}
+    return found - {"dapo_lit", "dapo_lit_tools"}
 
 
 def room_of(module: str) -> str:
     package, *parts = module.split(".")
-    if package == "math_answers":
+    if package != "dapo_lit":
         return package
     inner = ".".join(parts[:2])
     return inner if inner in ARROWS else parts[0]
@@ -93,10 +97,14 @@ def room_of(module: str) -> str:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(PACKAGE.parent)))
 def test_a_file_imports_downwards_only(file):
+    imported = {room_of(module) for module in imported_modules(file)}
+    if file.is_relative_to(TOOLS):
+        return
+    assert "dapo_lit_tools" not in imported
     if file.parent == PACKAGE and file.stem not in ARROWS:  # a command, or the package itself
         return
     room = room_of(module_name(file))
-    assert {room_of(module) for module in imported_modules(file)} <= ARROWS[room] | {room}
+    assert imported <= ARROWS[room] | {room}
 
 
 def test_no_modules_import_each_other_in_a_circle():
@@ -120,7 +128,8 @@ def test_every_module_is_imported_or_named_by_another_file_or_is_a_command():
     texts = {file: file.read_text() for file in [*FILES, *configs]}
     for file in FILES:
         module = module_name(file)
-        if module not in imported and file.parent != PACKAGE and file.stem != "__init__":
+        is_command = file.parent in (PACKAGE, TOOLS / "commands")
+        if module not in imported and not is_command and file.stem != "__init__":
             assert any(module in text for other, text in texts.items() if other != file), module
 
 
@@ -143,28 +152,21 @@ HEAVY = {"torch", "transformers", "lightning", "pandas", "matplotlib", "vllm"}
     [
         (
             [
-                "train",
-                "evaluate",
-                "plan",
-                "export",
-                "replay",
-                "ablate",
-                "advise",
-                "convert",
-                "schema",
-                "serve",
-                "decide",
-                "docs",
-                "__main__",
+                *(
+                    f"dapo_lit.{name}"
+                    for name in ("train", "evaluate", "export", "ablate", "advise", "decide", "serve")
+                ),
+                *(f"dapo_lit_tools.commands.{name}" for name in ("convert", "docs", "plan", "replay", "schema")),
+                "dapo_lit.__main__",
             ],
             set(),
         ),
-        (["status", "report"], {"pandas"}),
+        (["dapo_lit.status", "dapo_lit.report"], {"pandas"}),
     ],
 )
 def test_a_command_loads_no_heavy_library_before_its_command_line_is_checked(modules, allowed):
     """Torch and Lightning take ten seconds to import, which nobody should wait for to see `--help` or a typo."""
-    imports = ", ".join(f"dapo_lit.{module}" for module in modules)
+    imports = ", ".join(modules)
     code = f"import sys, {imports}; print(*sorted({HEAVY - allowed} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""

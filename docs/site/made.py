@@ -31,7 +31,7 @@ import techniques
 from cells import ROOT
 from tables import calibration
 
-from dapo_lit.replays.page import refilled
+from dapo_lit_tools.replays.page import refilled
 
 
 def played(page: Path) -> str:

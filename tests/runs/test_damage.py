@@ -14,10 +14,10 @@ from damages import damage, resealed
 from dapo_lit.config import ConfigError
 from dapo_lit.errors import DamagedError, UserError
 from dapo_lit.evaluate import evaluate
-from dapo_lit.replay import replay_run
 from dapo_lit.status import main as status
 from dapo_lit.study.read.runs import load
 from dapo_lit.train import train
+from dapo_lit_tools.commands.replay import replay_run
 
 OVERRIDES = ("budget.steps=2", "replay.record=[2]", "trainer.checkpoint_every=1", "preflight=false")
 

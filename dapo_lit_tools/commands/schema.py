@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from dapo_lit.cli.arguments import CommandParser
-from dapo_lit.config.json_schema import schema_of, schemas
 from dapo_lit.config.shipped import is_group
 from dapo_lit.screen import on_screen
+from dapo_lit_tools.json_schema import schema_of, schemas
 
 
 def every_schema() -> dict[str, dict[str, Any]]:
     """Name of a file or folder in conf/ -> its JSON schema."""
-    from dapo_lit.forecast.hardware import PlanConfig
+    from dapo_lit_tools.planning.hardware import PlanConfig
 
     return {**schemas(), "plan": schema_of(PlanConfig)}
 

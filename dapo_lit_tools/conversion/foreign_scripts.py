@@ -14,11 +14,11 @@ from typing import Any
 
 import yaml
 
-from dapo_lit.cli.foreign_python import Settings, plain, python_settings
 from dapo_lit.config import ConfigError
-from dapo_lit.config.conversion import Code, System
 from dapo_lit.config.identity import flatten
 from dapo_lit.errors import one_line
+from dapo_lit_tools.conversion.conversion import Code, System
+from dapo_lit_tools.conversion.foreign_python import Settings, plain, python_settings
 
 VERL_SECTIONS = (
     "actor_rollout_ref",

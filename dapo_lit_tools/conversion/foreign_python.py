@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dapo_lit.config import ConfigError
-from dapo_lit.config.conversion import Code
 from dapo_lit.errors import one_line
+from dapo_lit_tools.conversion.conversion import Code
 
 Settings = dict[str, Any]
 
