@@ -152,10 +152,7 @@ HEAVY = {"torch", "transformers", "lightning", "pandas", "matplotlib", "vllm"}
     [
         (
             [
-                *(
-                    f"dapo_lit.{name}"
-                    for name in ("train", "evaluate", "export", "ablate", "advise", "decide", "serve")
-                ),
+                *(f"dapo_lit.{name}" for name in ("train", "evaluate", "export", "ablate", "advise", "decide")),
                 *(f"dapo_lit_tools.commands.{name}" for name in ("convert", "docs", "plan", "replay", "schema")),
                 "dapo_lit.__main__",
             ],
