@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from dapo_lit.callable_module import make_callable
 from dapo_lit.cli.command import attempt, compose_run, exit_code_of, run_command, silence_libraries
 from dapo_lit.cli.jobs import arm_of
-from dapo_lit.cli.workers import Cell, in_child, run_cells, workers_for
 from dapo_lit.command_text import command
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.data.templates import agreed_template
@@ -35,6 +34,7 @@ from dapo_lit.screen import StatusLine
 if TYPE_CHECKING:
     from dapo_lit.build.components import RunComponents
     from dapo_lit.cli.study_launch import Sweep
+    from dapo_lit.cli.workers import Cell
     from dapo_lit.lit.processes import RunStart
     from dapo_lit.runs.loggers import Loggers
     from dapo_lit.runs.run_folder import RunFolder
@@ -169,6 +169,7 @@ def run_study(study: Sweep, run: Callable[[Config, list[str]], None] = train) ->
     if code := exit_code_of(lambda: checked_early(study.config)):
         return code
     import dapo_lit.lit.fit  # noqa: F401  (so that the cells' processes inherit the imports)
+    from dapo_lit.cli.workers import in_child, run_cells, workers_for
 
     if len(study.cells) > 1 and (study.config.preflight or study.config.fork):
         configs = (compose_run(study.composed(cell), Config) for cell in study.cells)
@@ -204,7 +205,6 @@ def train_first(config: Config, overrides: list[str], run_start: RunStart, opene
     """
     from dapo_lit.build.components import RunComponents
     from dapo_lit.cli.same_inputs import check_same_inputs, prompt_day
-    from dapo_lit.cli.study_plan import check_base, packed_cell
     from dapo_lit.lit.fit import own_callbacks
     from dapo_lit.preflight.training import check_run
     from dapo_lit.runs.loggers import check_loggers
@@ -212,9 +212,12 @@ def train_first(config: Config, overrides: list[str], run_start: RunStart, opene
 
     arm = arm_of(config)
     path = run_path(config, arm)
-    if packed := packed_cell(config, arm):
-        print(f"{path}: done, packed in {packed}; nothing to do")
-        return
+    if config.study is not None:
+        from dapo_lit.cli.study_plan import packed_cell
+
+        if packed := packed_cell(config, arm):
+            print(f"{path}: done, packed in {packed}; nothing to do")
+            return
     if other := holder(path):
         if config.resume != "auto":
             raise HeldError(f"{path}: {other} is running it; wait for it, or give this run another study_name")
@@ -229,7 +232,10 @@ def train_first(config: Config, overrides: list[str], run_start: RunStart, opene
         check_run(parts, opened)
         inputs = inputs_of(parts)
         check_same_inputs(config, path, inputs)
-        if not (config.resume and any((path / CHECKPOINTS).glob("step_*.ckpt"))):  # a checkpoint has its own start
+        has_checkpoint = config.resume and any((path / CHECKPOINTS).glob("step_*.ckpt"))
+        if config.study is not None and not has_checkpoint:  # a checkpoint has its own start
+            from dapo_lit.cli.study_plan import check_base
+
             check_base(config, arm, start_of(parts))
         own_callbacks(config, path)
         check_loggers(config, path)

@@ -5,12 +5,14 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import dapo_lit
 import dapo_lit_tools
 import math_answers
+from dapo_lit.config.sections import Task
 
 PACKAGE = Path(dapo_lit.__file__).parent
 TOOLS = Path(dapo_lit_tools.__file__).parent
@@ -60,6 +62,7 @@ ARROWS["math_answers"] = set()
 """What each room may import. Files at the top of the package that are not named here are commands: they may import
 every room, and no room imports them. The tools (dapo_lit_tools) may import every room too; no file of dapo_lit imports
 them."""
+TASKS = {f"dapo_lit.tasks.{name}" for name in get_args(Task.model_fields["name"].annotation)}
 FILES = sorted([*PACKAGE.rglob("*.py"), *TOOLS.rglob("*.py"), *ANSWERS.rglob("*.py")])
 
 
@@ -128,8 +131,9 @@ def test_every_module_is_imported_or_named_by_another_file_or_is_a_command():
     texts = {file: file.read_text() for file in [*FILES, *configs]}
     for file in FILES:
         module = module_name(file)
-        is_command = file.parent in (PACKAGE, TOOLS / "commands")
-        if module not in imported and not is_command and file.stem != "__init__":
+        # Commands are started by their names, and a task's file is found by the task's.
+        is_named = file.parent in (PACKAGE, TOOLS / "commands") or module in TASKS
+        if module not in imported and not is_named and file.stem != "__init__":
             assert any(module in text for other, text in texts.items() if other != file), module
 
 
@@ -167,3 +171,33 @@ def test_a_command_loads_no_heavy_library_before_its_command_line_is_checked(mod
     code = f"import sys, {imports}; print(*sorted({HEAVY - allowed} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+LEFT_OUT = (
+    "dapo_lit.engines.vllm", "dapo_lit.cli.study_launch", "dapo_lit.cli.study_plan", "dapo_lit.cli.workers",
+    "dapo_lit.data.hub", "dapo_lit.data.sources", "dapo_lit.environments", "dapo_lit.policy.pretrain",
+    "dapo_lit.rewards.worker", "dapo_lit.tasks.parity", "dapo_lit.tasks.string", "dapo_lit_tools", "math_answers.parse",
+    "math_answers.compare", "math_answers.free_text",
+)  # fmt: skip
+"""What a run on sums has no use for: what is built for another engine, task, rule or study."""
+
+
+def test_a_run_loads_what_it_uses(tmp_path):
+    code = """
+import sys
+from dapo_lit.cli.command import checked
+from dapo_lit.config import Config
+from dapo_lit import compose, train
+import dapo_lit.lit.fit
+from dapo_lit.build.components import RunComponents
+given = ["+experiment=four_sums"]
+assert checked(given, Config, None)[0][1] is None
+parts = RunComponents(compose(*given))
+parts.problems, parts.verifier, parts.engine(), parts.base, parts.reflection
+print(*sorted(name for name in sys.modules if name.startswith(("dapo_lit", "math_answers"))))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    loaded = done.stdout.split()
+    assert "dapo_lit.engines.torch_engine.engine" in loaded
+    assert "dapo_lit.tasks.four_sums" in loaded
+    assert [name for name in loaded if name.startswith(LEFT_OUT)] == []

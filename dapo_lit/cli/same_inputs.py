@@ -15,8 +15,6 @@ from dapo_lit.errors import DamagedError
 from dapo_lit.runs.files.layout import RECORD
 from dapo_lit.runs.files.record import read_config, read_record
 from dapo_lit.runs.resume import check_inputs, refuse_other_inputs
-from dapo_lit.study.read.packed_cells import read_cells
-from dapo_lit.study.read.registration import entries_in_force, read_entries
 
 COUNTED = ("running", "preempted", "finished", "solved", "exhausted")
 """Statuses of runs that are, or may become, part of a study. A failed one will be made again."""
@@ -32,6 +30,8 @@ def prompt_day(config: Config, path: Path) -> date:
     if known := record.get("prompt_date") or record.get("started_at"):
         return datetime.fromisoformat(str(known)).date()
     if config.study is not None:
+        from dapo_lit.study.read.registration import entries_in_force, read_entries
+
         folder, packed = path.parent.parent, config.own_study.packed
         entries = entries_in_force(folder, Path(packed) if packed else None) or read_entries(folder)
         if entries and entries[0].get("at"):
@@ -56,6 +56,8 @@ def check_same_inputs(config: Config, path: Path, inputs: Inputs) -> None:
 
 def _cells(config: Config, path: Path) -> Iterator[tuple[str, Mapping[str, Any], Any]]:
     """The other cells of the run's study, on disk and packed: name, run.json, and a function that reads the config."""
+    from dapo_lit.study.read.packed_cells import read_cells
+
     for file in sorted(path.parent.parent.glob(f"*/seed_*/{RECORD}")):
         if file.parent != path:
             with suppress(DamagedError):  # a report names it

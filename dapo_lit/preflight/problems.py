@@ -7,9 +7,8 @@ from itertools import cycle
 
 from dapo_lit.config import ConfigError
 from dapo_lit.data.problem import Problem
-from dapo_lit.data.rows import is_number
+from dapo_lit.data.rows import DataError, is_number
 from dapo_lit.data.selection import deduplicate, statement_key
-from dapo_lit.data.sources import DataError
 from dapo_lit.errors import RewardError
 from dapo_lit.preflight.table import Finding
 from dapo_lit.rewards.functions import RewardProblem
