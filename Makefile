@@ -158,7 +158,7 @@ $(BENCH)/.bench-ready: $(VLLM_READY) requirements.peers.lock
 
 bench: bench-speed bench-algorithms  ## run all benchmarks; the verifier's only if DAPO_LIT_DATA names the data
 	$(BIN)/python benchmarks/dynamic_sampling.py --steps 60
-	$(BIN)/python benchmarks/coverage.py --out benchmarks/results/coverage.json
+	$(BIN)/python benchmarks/interval_coverage.py --out benchmarks/results/coverage.json
 	test -z "$(DAPO_LIT_DATA)" || $(BIN)/python benchmarks/verify.py --data "$(DAPO_LIT_DATA)" --out benchmarks/results/verify.json
 
 SPEED := --out benchmarks/results
