@@ -29,9 +29,9 @@ from dapo_lit.chat_template import today
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.commands import load_benchmark
 from dapo_lit.data.problem import Problem
-from dapo_lit.data.rows import DataError
 from dapo_lit.data.templates import agreed_template
 from dapo_lit.engines.protocol import RolloutEngine, token_ids
+from dapo_lit.errors import DataError
 from dapo_lit.log import log
 from dapo_lit.policy.digests import local_folder, model_of, tokenizer_of
 from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer

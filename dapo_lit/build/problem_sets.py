@@ -14,11 +14,10 @@ from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.commands import Benchmark
 from dapo_lit.config.sections import Task
 from dapo_lit.data.problem import Problem
-from dapo_lit.data.rows import DataError
 from dapo_lit.data.selection import SelectionReport, deduplicate
 from dapo_lit.data.templates import agreed_template
 from dapo_lit.engines.protocol import Sampling, token_ids
-from dapo_lit.errors import HubError
+from dapo_lit.errors import DataError, HubError
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.records import Prompt
 from dapo_lit.tasks.generated import generated

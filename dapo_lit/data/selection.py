@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dapo_lit.data.problem import Problem
-from dapo_lit.data.rows import DataError
+from dapo_lit.errors import DataError
 
 
 def statement_key(problem: Problem) -> tuple[str, ...]:

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 
 from dapo_lit.config import ConfigError
-from dapo_lit.data.problem import Problem
-from dapo_lit.data.rows import DataError, is_number
+from dapo_lit.data.problem import Problem, is_number
 from dapo_lit.data.selection import deduplicate, statement_key
-from dapo_lit.errors import RewardError
+from dapo_lit.errors import DataError, RewardError
 from dapo_lit.preflight.table import Finding
 from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.references import FORMATS, Unreachable, other_reading, unreachable

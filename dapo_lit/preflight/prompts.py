@@ -9,9 +9,9 @@ from pathlib import Path
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dapo_lit.config import ConfigError
-from dapo_lit.data.rows import DataError
 from dapo_lit.data.selection import deduplicate
 from dapo_lit.data.templates import PromptTemplate
+from dapo_lit.errors import DataError
 from dapo_lit.policy.load import eos_ids, turn_ending
 from dapo_lit.preflight.table import Finding
 from dapo_lit.rollout.records import Prompt

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dapo_lit.data.rows import DataError
-from dapo_lit.errors import UserError
+from dapo_lit.errors import DataError, UserError
 from dapo_lit.rollout.dynamic_sampling import KeepRate
 from dapo_lit.rollout.metrics import sampling_metrics
 from dapo_lit.rollout.rank_sampling import CollectionSetup
