@@ -203,13 +203,12 @@ def own_algorithm(road: Road) -> None:
         "def right(problems, completions):\n"
         "    return [float(text.rpartition('#')[2] == p.answer) for p, text in zip(problems, completions)]\n",
     )
-    chosen = "--config-dir conf +experiment=soft_clip"
-    rewarded = f"{chosen} {SMALL} budget.steps=2 reward.function=my_rewards.right"
-    road(f"train {rewarded}")
-    arms = "study.arms=[dapo,dapo-clip_higher] 'seed=range(0,2)' study.underpowered=true evaluation.final_samples=1"
-    road(f"train -m {chosen} algorithm=dapo {SMALL} budget.steps=2 reward.function=my_rewards.right "
-         f"algorithm.loss=my_losses.soft_clip 'algorithm.loss_options={{width: 0.2}}' +study=leave_one_out {arms} "
-         "study.pilot=true")  # fmt: skip
+    # On the regime's base policy, which is shipped: another would be pre-trained for minutes.
+    own = f"+regime=joint {SMALL} budget.steps=2 preflight=true reward.function=my_rewards.right"
+    road(f"train --config-dir conf +experiment=soft_clip {own}")
+    loss = "algorithm.loss=my_losses.soft_clip '+algorithm.loss_options={width: 0.2}'"
+    arms = "study.arms=[dapo,dapo-dynamic_sampling] 'seed=range(0,2)' study.underpowered=true study.pilot=true"
+    road(f"train -m +study=leave_one_out {own} {loss} {arms} evaluation.final_samples=1")
 
 
 def arrival(road: Road, vllm: str | None = None) -> None:
@@ -252,7 +251,10 @@ def cluster(road: Road) -> None:
     sums = "train +experiment=four_sums evaluation.samples=1 logger.progress=none"
     road(f"{sums} trainer=fsdp trainer.accelerator=cpu trainer.devices=2 trainer.sharding.dtype=null "
          "trainer.activation_checkpointing=none trainer.threads=1 budget.steps=2 study_name=shards")  # fmt: skip
-    resumable = f"{sums} budget.steps=6 checkpoint.every=2 study_name=killed resume=auto"
+    resumable = (
+        f"train +experiment=dapo +regime=joint {SMALL} budget.steps=3 trainer.checkpoint_every=1 study_name=killed "
+        "resume=auto logger.progress=none"
+    )
     process, traces = road.start(resumable)
     kept = road.work / "runs/killed/dapo/seed_0/checkpoints"
     until = time.perf_counter() + LIMIT_S
