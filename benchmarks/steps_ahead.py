@@ -2,7 +2,7 @@
 
 Simulated, on no GPU: the streams of rank_streams.py (engines of 4 GPUs, 256 sequences each; lengths of
 dynamic_sampling.py; 512 mixed groups of 16 a step, 6 of 10 groups mixed), with the seconds of a decode step and of
-training as `python -m dapo_lit.plan` models them (dapo_lit/forecast/duration.py; old log-probs and 16 updates with full
+training as `dapo-lit plan` models them (dapo_lit_tools/planning/duration.py; old log-probs and 16 updates with full
 checkpointing).
 
 - shared: all GPUs sample, then train; k = 0.
@@ -25,10 +25,11 @@ from typing import Any
 import numpy as np
 from dynamic_sampling import Engine, workload
 
-from dapo_lit.forecast.duration import Engines, Shape, Tokens, decode
-from dapo_lit.forecast.hardware import GPUS, QWEN2_5
+from dapo_lit.forecast.architecture import QWEN2_5
 from dapo_lit.rollout.dynamic_sampling import Admission, CollectionRules, KeepRate
 from dapo_lit.rollout.rank_sampling import TICK_STEPS
+from dapo_lit_tools.planning.duration import Engines, Shape, Tokens, decode
+from dapo_lit_tools.planning.hardware import GPUS
 
 GPUS_IN_ALL, GPUS_OF_ENGINE, SLOTS = 128, 4, 256
 PROMPTS, SAMPLES, KEEP_RATE, PROMPT_TOKENS = 512, 16, 0.6, 200

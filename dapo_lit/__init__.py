@@ -8,6 +8,7 @@ The names are loaded when they are used: a command that only reads runs needs ne
 
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablations.trainer import Configs, Trainer, hand_over
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from dapo_lit.lit.datamodule import RolloutDataModule as RolloutDataModule
     from dapo_lit.lit.module import DAPOModule as DAPOModule
 
+__path__.append(str(Path(__file__).parent.parent / "dapo_lit_tools" / "commands"))
+"""Where Python finds `python -m dapo_lit.plan` too: the commands of the tools, which nothing here imports."""
 PLACES = {
     "DAPOModule": "dapo_lit.lit.module",
     "RolloutDataModule": "dapo_lit.lit.datamodule",

@@ -22,7 +22,6 @@ COMMANDS = {
     "doctor": "what a run needs on this machine, and what is missing",
     "convert": "a run of verl or TRL as the command here, and what does not come along",
     "schema": "JSON schemas of the configs, for editors",
-    "serve": "the page of one run, with buttons that replay and fork it",
 }
 
 

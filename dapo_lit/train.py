@@ -35,6 +35,7 @@ from dapo_lit.runs.wandb_checks import check_wandb
 if TYPE_CHECKING:
     from dapo_lit.build.components import RunComponents
     from dapo_lit.cli.study_launch import Sweep
+    from dapo_lit.cli.workers import Cell
     from dapo_lit.lit.processes import RunStart
     from dapo_lit.runs.loggers import Loggers
     from dapo_lit.runs.run_folder import RunFolder
@@ -204,7 +205,6 @@ def train_first(config: Config, overrides: list[str], run_start: RunStart, opene
     """
     from dapo_lit.build.components import RunComponents
     from dapo_lit.cli.same_inputs import check_same_inputs, prompt_day
-    from dapo_lit.cli.study_plan import check_base, packed_cell
     from dapo_lit.lit.fit import own_callbacks
     from dapo_lit.preflight.training import check_run
     from dapo_lit.runs.loggers import check_loggers
@@ -212,9 +212,12 @@ def train_first(config: Config, overrides: list[str], run_start: RunStart, opene
 
     arm = arm_of(config)
     path = run_path(config, arm)
-    if packed := packed_cell(config, arm):
-        print(f"{path}: done, packed in {packed}; nothing to do")
-        return
+    if config.study is not None:
+        from dapo_lit.cli.study_plan import packed_cell
+
+        if packed := packed_cell(config, arm):
+            print(f"{path}: done, packed in {packed}; nothing to do")
+            return
     if other := holder(path):
         if config.resume != "auto":
             raise HeldError(f"{path}: {other} is running it; wait for it, or give this run another study_name")
@@ -229,7 +232,10 @@ def train_first(config: Config, overrides: list[str], run_start: RunStart, opene
         check_run(parts, opened)
         inputs = inputs_of(parts)
         check_same_inputs(config, path, inputs)
-        if not (config.resume and any((path / CHECKPOINTS).glob("step_*.ckpt"))):  # a checkpoint has its own start
+        has_checkpoint = config.resume and any((path / CHECKPOINTS).glob("step_*.ckpt"))
+        if config.study is not None and not has_checkpoint:  # a checkpoint has its own start
+            from dapo_lit.cli.study_plan import check_base
+
             check_base(config, arm, start_of(parts))
         own_callbacks(config, path)
         check_loggers(config, path)

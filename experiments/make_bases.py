@@ -14,8 +14,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import torch
-from dapo_lit.runs.files.atomic import write_text
 
+from ablations.files.atomic import write_text
 from dapo_lit.build.base_policy import base_spec, find_base, pack_base
 from dapo_lit.cli.command import compose
 from dapo_lit.runs.code_state import git

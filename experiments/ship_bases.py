@@ -13,7 +13,6 @@ import shutil
 from pathlib import Path
 
 import torch
-from dapo_lit.runs.files.manifest import MANIFEST, read_manifest, write_manifest
 
 from ablations.files.manifest import MANIFEST, read_manifest, write_manifest
 from dapo_lit.build.base_policy import SHIPPED, base_spec, weights_of

@@ -13,8 +13,7 @@ expressions they meet are bounded in size, but a comparison of hostile ones may 
 the same comparison in worker processes with deadlines. README.md lists what is read and how it stays safe.
 """
 
-from math_answers.extraction import Extraction, extract
-from math_answers.free_text import find_reference
+from math_answers.extraction import Extraction, extract, reference_answer
 from math_answers.rules import Rule, decide
 
 __all__ = ["Extraction", "Rule", "equal", "extract", "verdict"]
@@ -24,14 +23,13 @@ def equal(prediction: str, reference: str, rule: Rule = "sympy") -> bool:
     """True if the two answers are the same under `rule`; loads sympy where exact fractions do not decide."""
     decided = decide(prediction, reference, rule)
     if decided is None:
-        from math_answers.compare import compare_answers
-        from math_answers.full import FullComparer
+        from math_answers.full import compared
 
-        decided = compare_answers(prediction, reference, FullComparer())
-    return bool(decided)
+        decided = compared(prediction, reference)
+    return decided
 
 
 def verdict(response: str, reference: str, extraction: Extraction = "auto", rule: Rule = "sympy") -> bool:
     """True if the answer found in `response` equals `reference`, which may be a worked solution under `auto`."""
     answer = extract(response, extraction)
-    return answer is not None and equal(answer, find_reference(reference) if extraction == "auto" else reference, rule)
+    return answer is not None and equal(answer, reference_answer(reference, extraction), rule)

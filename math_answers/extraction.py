@@ -13,10 +13,8 @@ There are five ways, and a prompt template must ask for the one that is read:
 
 from typing import Literal, assert_never
 
-from math_answers.free_text import find_answer
 from math_answers.marks import in_dollars, unmarked
-from math_answers.parse import MAX_ANSWER_CHARS
-from math_answers.templates import extract_answer_line, extract_boxed, extract_hash, extract_number
+from math_answers.templates import MAX_ANSWER_CHARS, extract_answer_line, extract_boxed, extract_hash, extract_number
 
 Extraction = Literal["answer_line", "boxed", "hash", "number", "auto"]
 
@@ -42,9 +40,24 @@ def extract(text: str, extraction: Extraction) -> str | None:
         case "number":
             answer = extract_number(text)
         case "auto":
+            from math_answers.free_text import find_answer
+
             answer = find_answer(text)
         case _:
             assert_never(extraction)
     if not answer or len(answer) > MAX_ANSWER_CHARS:
         return None
     return in_dollars(unmarked(answer)) or None
+
+
+def reference_answer(reference: str, extraction: Extraction) -> str:
+    """The answer in a reference: all of it, or under `auto` what marks an answer in a worked solution.
+
+    >>> reference_answer("3 + 4 = 7 apples. #### 7", "auto"), reference_answer("7", "hash")
+    ('7', '7')
+    """
+    if extraction != "auto":
+        return reference
+    from math_answers.free_text import find_reference
+
+    return find_reference(reference)

@@ -4,6 +4,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from math_answers.bounds import check_size, has_double
+from math_answers.compare import compare_answers
 from math_answers.exact import rational
 from math_answers.expression import Constant, Node, canonical, walk
 from math_answers.quantity import close
@@ -37,3 +38,11 @@ def value(node: Node) -> Fraction | None:
 
 def _infinite(node: Node) -> bool:
     return any(part == Constant("oo") for part in walk(node))
+
+
+_FAST = FastComparer()
+
+
+def compared(prediction: str, answer: str) -> bool | None:
+    """True if the answers are the same; None where only the symbolic comparison decides."""
+    return compare_answers(prediction, answer, _FAST)

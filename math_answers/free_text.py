@@ -20,8 +20,7 @@ Reading is generous, so a model is never trained on it by default: the templates
 import re
 
 from math_answers.marks import block_at
-from math_answers.parse import MAX_ANSWER_CHARS
-from math_answers.templates import extract_hash, find_boxes, first_number, last_number
+from math_answers.templates import MAX_ANSWER_CHARS, extract_hash, find_boxes, first_number, last_number
 from math_answers.tokens import words
 
 TAIL_CHARS = 8000

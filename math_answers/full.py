@@ -4,6 +4,7 @@ import math
 from fractions import Fraction
 
 from math_answers import points, symbolic
+from math_answers.compare import compare_answers
 from math_answers.expression import Call, Node, Number, children, quotient, rebuilt, symbols, walk
 from math_answers.fast import FastComparer
 
@@ -50,3 +51,8 @@ def _based(node: Node, base: Fraction | None) -> Node:
         return node
     natural = Call("ln", node.arguments)
     return natural if base is None else quotient(natural, Call("ln", (Number(base),)))
+
+
+def compared(prediction: str, answer: str) -> bool:
+    """True if the answers are the same, by all that this comparer has."""
+    return bool(compare_answers(prediction, answer, FullComparer()))

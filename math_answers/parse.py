@@ -47,12 +47,11 @@ from math_answers.structure import (
     Words,
     words_of,
 )
+from math_answers.templates import MAX_ANSWER_CHARS
 from math_answers.tokens import ParseError, Token, tokenize, words
 from math_answers.units import PERCENT, multiple, unit_length, unit_name, units_agree
 from math_answers.vocabulary import FUNCTIONS, WORDS
 
-MAX_ANSWER_CHARS = 2000
-"""Longer texts are not read as answers: no reference of the data sets has more than 200 characters."""
 MAX_ITEMS = 64
 """Items of one list."""
 

@@ -11,10 +11,11 @@ A template's answer is found in time linear in the length of the text. The searc
 import re
 
 from math_answers.marks import block_at, line_at
-from math_answers.parse import MAX_ANSWER_CHARS
+from math_answers.number_words import MULTIPLES
 from math_answers.quantity import ascii_digits
-from math_answers.units import MULTIPLES
 
+MAX_ANSWER_CHARS = 2000
+"""Longer texts are not read as answers: no reference of the data sets has more than 200 characters."""
 ANSWER_LINE_CHARS = 300
 """Characters at the end that `answer_line` and `number` look at; DAPO's scorer reads only the last 300 characters."""
 

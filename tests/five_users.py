@@ -165,7 +165,7 @@ def curious(place: Place) -> None:
     place.must_have("runs/add_soft_punishment/report/report.html")
     # Every page that a message of the package names is one that the package brings.
     package = place.python("import dapo_lit; print(dapo_lit.__file__)").strip()
-    texts = [file.read_text(encoding="utf-8") for file in Path(package).parent.rglob("*.py")]
+    texts = [file.read_text(encoding="utf-8") for file in Path(package).parents[1].glob("dapo_lit*/**/*.py")]
     for name in sorted({name for text in texts for name in re.findall(r"\bdocs/[a-z_/]+\.md\b", text)}):
         place.must_have(Path(package).parent / "pages" / name.removeprefix("docs/"))
 

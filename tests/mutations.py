@@ -21,7 +21,9 @@ import pytest
 from drawn_faults import drawn, reason_to_survive
 
 ROOT = Path(__file__).resolve().parents[1]
-COPIED = ("dapo_lit", "ablations", "math_answers", "conf", "tests", "docs", "benchmarks", "pyproject.toml")
+COPIED = (
+    "dapo_lit", "dapo_lit_tools", "ablations", "math_answers", "conf", "tests", "docs", "benchmarks", "pyproject.toml",
+)  # fmt: skip
 READ_ONLY = "experiments"
 LIBRARIES = ("torch", "lightning.pytorch", "transformers", "pandas", "hypothesis", "hydra")
 """Imported once, before the tests are forked: that takes longer than most of the tests."""
@@ -311,12 +313,12 @@ FAULTS = (
     Fault("auto on a card: the cache ignores training", "forecast/fitting.py",
         "trainer = _training(memory) if awake else memory.state", "trainer = memory.state",
         (*FITTING, "leaves_and_more")),
-    Fault("plan on a card: advice that is set already", "forecast/plan.py",
+    Fault("plan on a card: advice that is set already", "../dapo_lit_tools/planning/plan.py",
         'capacity and config.trainer.activation_checkpointing == "none":', "capacity:",
         (*FITTING, "names_nothing")),
     Fault("plan on a card: attention of a CPU is simulated", "forecast/memory.py", "with as_on_gpu(on_gpu), tracker:",
         "with tracker:", ("tests/test_plan.py", "-k", "that_of_the_simulation")),
-    Fault("plan on a card: recomputation moves no bytes", "forecast/duration.py",
+    Fault("plan on a card: recomputation moves no bytes", "../dapo_lit_tools/planning/duration.py",
         "(3 + recomputes) * layers.moved", "3 * layers.moved", ("tests/test_plan.py", "-k", "every_second_row")),
     Fault("before the first update a ratio is rounding", "step/updates.py",
         "if not self.has_updated and", "if False and",

@@ -12,10 +12,10 @@ from command_line import SMALL
 
 from dapo_lit.cli.command import compose
 from dapo_lit.config import Config
-from dapo_lit.replay import main
-from dapo_lit.replays.recorded_step import Recording, Replayed, replay
-from dapo_lit.replays.tables import token_table
 from dapo_lit.train import train
+from dapo_lit_tools.commands.replay import main
+from dapo_lit_tools.replays.recorded_step import Recording, Replayed, replay
+from dapo_lit_tools.replays.tables import token_table
 
 RUN = Path("four_sums") / "dapo" / "seed_0"
 REPLAYS = "replays.pt"
@@ -37,7 +37,7 @@ def make(folder: Path) -> None:
         return arm
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dapo_lit.replays.page.replay", kept)
+        patch.setattr("dapo_lit_tools.replays.page.replay", kept)
         assert main([str(folder / RUN), "step=3", "--html"]) == 0
     torch.save(found, folder / RUN / REPLAYS)
 

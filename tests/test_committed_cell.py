@@ -11,9 +11,6 @@ import numpy as np
 import pytest
 import torch
 from command_line import run_cli
-from dapo_lit.study.read.packed_cells import read_packed
-from dapo_lit.study.read.run import Run
-from dapo_lit.study.read.runs import load
 
 from ablations.read.packed_cells import read_packed
 from ablations.read.run import Run

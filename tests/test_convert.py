@@ -11,12 +11,12 @@ import pytest
 from dapo_lit import convert
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import ConfigError
-from dapo_lit.config.conversion import Code, conditions, word_of
-from dapo_lit.config.conversion import convert as converted
-from dapo_lit.config.converted import Conversion, fits
 from dapo_lit.config.identity import differences, identity, kinds
 from dapo_lit.config.parsing import NONE, STARTS, other_trainers
 from dapo_lit.config.shipped import is_group, known_choices
+from dapo_lit_tools.conversion.conversion import Code, conditions, word_of
+from dapo_lit_tools.conversion.conversion import convert as converted
+from dapo_lit_tools.conversion.converted import Conversion, fits
 
 SCRIPTS = Path(__file__).parent / "scripts_elsewhere"
 
@@ -96,7 +96,7 @@ def test_other_scripts_of_verl_keep_their_settings_or_say_what_becomes_of_them()
 
 @pytest.mark.parametrize("name", ["verl_dapo_qwen2_5_32b.sh", "verl_gmpo_7b.sh", "verl_gsm8k_lora.sh"])
 def test_every_setting_of_a_script_is_somewhere_in_the_answer(name):
-    from dapo_lit.cli.foreign_scripts import read_script
+    from dapo_lit_tools.conversion.foreign_scripts import read_script
 
     _, settings = read_script(SCRIPTS / name)
     found, _ = of(SCRIPTS / name)

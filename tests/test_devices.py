@@ -26,7 +26,8 @@ from dapo_lit.policy.attention import NAME, layout, packed_hidden
 from dapo_lit.policy.base import BaseSpec, prepare_base
 from dapo_lit.policy.load import load_model
 
-PACKAGE = Path(dapo_lit.__file__).parent
+ROOT = Path(dapo_lit.__file__).parent.parent
+FILES = sorted(file for name in ("dapo_lit", "dapo_lit_tools") for file in (ROOT / name).rglob("*.py"))
 FACTORIES = {f"torch.{function.__name__}" for function in _device_constructors()} | {"torch.Generator"}
 
 
@@ -62,7 +63,7 @@ def test_a_call_without_a_device_is_found_and_one_with_it_is_not(code):
     assert not list(without_device(ast.parse(with_device.replace("(n)", "(n, device=d)"))))
 
 
-@pytest.mark.parametrize("file", sorted(PACKAGE.rglob("*.py")), ids=lambda f: str(f.relative_to(PACKAGE)))
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
 def test_every_factory_call_and_every_generator_has_its_device_written(file):
     assert list(without_device(ast.parse(file.read_text()))) == []
 
@@ -154,7 +155,7 @@ def test_the_trainer_leaves_no_kernel_open_for_a_window(masked_calls, packed):
 
 def test_every_file_that_calls_torchs_attention_has_chosen_its_kernels():
     """Also those that call transformers' function for it."""
-    for file in PACKAGE.rglob("*.py"):
+    for file in FILES:
         text = file.read_text()
         if "scaled_dot_product_attention(" in text or "sdpa_attention_forward" in text:
             assert "\nexclude_cudnn_attention()" in text, file

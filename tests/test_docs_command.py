@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from dapo_lit.docs import as_text, found, main, pages
+from dapo_lit_tools.commands.docs import as_text, found, main, pages
 
-PACKAGE = Path(__file__).parents[1] / "dapo_lit"
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_a_page_is_found_by_its_name_by_its_path_and_by_the_end_of_it(words: str
 
 
 def test_every_page_that_the_code_names_is_there() -> None:
-    texts = [file.read_text(encoding="utf-8") for file in PACKAGE.rglob("*.py")]
+    texts = [file.read_text(encoding="utf-8") for file in ROOT.glob("dapo_lit*/**/*.py")]
     named = {name for text in texts for name in re.findall(r"\bdocs/[a-z_/]+\.md\b", text)}
     assert len(named) > 10
     assert [name for name in sorted(named) if found(name) is None] == []

@@ -9,7 +9,8 @@ import pytest
 import math_answers
 
 ROOT = Path(__file__).parents[1]
-FILES = [file for room in ("dapo_lit", "ablations", "math_answers") for file in sorted((ROOT / room).rglob("*.py"))]
+PACKAGES = ("dapo_lit", "dapo_lit_tools", "ablations", "math_answers")
+FILES = [file for room in PACKAGES for file in sorted((ROOT / room).rglob("*.py"))]
 MODULES = [".".join(f.relative_to(ROOT).with_suffix("").parts) for f in FILES if ">>>" in f.read_text()]
 
 

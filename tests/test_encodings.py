@@ -13,7 +13,15 @@ import dapo_lit
 ROOT = Path(dapo_lit.__file__).parent.parent
 FILES = sorted(
     file
-    for folder in ("dapo_lit", "ablations", "math_answers", "benchmarks", "docs/examples", "docs/site")
+    for folder in (
+        "dapo_lit",
+        "dapo_lit_tools",
+        "ablations",
+        "math_answers",
+        "benchmarks",
+        "docs/examples",
+        "docs/site",
+    )
     for file in (ROOT / folder).rglob("*.py")
 )
 

@@ -19,11 +19,11 @@ from dapo_lit.forecast.fitting import (
     fitted,
     largest_micro_batch,
 )
-from dapo_lit.forecast.hardware import PlanConfig
 from dapo_lit.forecast.memory import GIB, training_memory
-from dapo_lit.forecast.plan import what_fits
 from dapo_lit.preflight.training import precision_warnings
 from dapo_lit.train import sized
+from dapo_lit_tools.planning.hardware import PlanConfig
+from dapo_lit_tools.planning.plan import what_fits
 
 SMALL = (
     "policy=micro", "policy.architecture.hidden_size=256", "policy.architecture.intermediate_size=1024",

@@ -24,9 +24,9 @@ from dapo_lit.cli.same_inputs import check_same_inputs, prompt_day
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.study import Fork
 from dapo_lit.lit.datamodule import RolloutDataModule
-from dapo_lit.replays.recorded_step import open_recording
 from dapo_lit.runs.run_folder import run_path
 from dapo_lit.train import train
+from dapo_lit_tools.replays.recorded_step import open_recording
 
 REWARD = """
 def score(prompts, completions, answer, **columns):

@@ -13,8 +13,8 @@ from hatchling.builders.wheel import WheelBuilder
 from small_runs import untimed
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("dapo_lit", "ablations", "math_answers")
-PROJECT = {"ablations/pyproject.toml"}
+PACKAGES = ("dapo_lit", "dapo_lit_tools", "ablations", "math_answers")
+PROJECT = {"ablations/pyproject.toml", "math_answers/pyproject.toml"}
 """By which a package is installed without the others; here it comes with them."""
 TOP = {"README.md", "LICENSE", "CHANGELOG.md", "pyproject.toml", ".gitignore", "PKG-INFO"}
 """Files at the top of the source distribution; the last three are hatchling's own choice."""
@@ -24,7 +24,7 @@ def tracked(*folders: str) -> set[str]:
     """Files of the checkout that git does not ignore."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *folders]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    return {name for name in listed if (ROOT / name).is_file()}
+    return {name for name in listed if (ROOT / name).is_file() and name != "math_answers/pyproject.toml"}
 
 
 SITE = ("docs/site/", "docs/stylesheets/", "docs/javascripts/")

@@ -23,7 +23,13 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from dapo_lit.cli.config_tree import resolved
 from dapo_lit.config import parse_as
 from dapo_lit.forecast import duration
-from dapo_lit.forecast.duration import (
+from dapo_lit.forecast.memory import GIB, GRAPHS_GIB, Memory, resident_engine, training_memory
+from dapo_lit.policy import attention
+from dapo_lit.policy.attention import layout
+from dapo_lit.policy.head import token_logprobs
+from dapo_lit.policy.sharding import shard
+from dapo_lit.policy.wrap import run, wrap_layers
+from dapo_lit_tools.planning.duration import (
     ATTENTION_FRAC,
     BANDWIDTH_FRAC,
     ELEMENTWISE,
@@ -38,14 +44,8 @@ from dapo_lit.forecast.duration import (
     decode,
     phases,
 )  # fmt: skip
-from dapo_lit.forecast.hardware import GPUS, Hardware, PlanConfig, Workload
-from dapo_lit.forecast.memory import GIB, GRAPHS_GIB, Memory, resident_engine, training_memory
-from dapo_lit.forecast.plan import engines, gpu_hours, gpus, link_bytes_s, step_phases
-from dapo_lit.policy import attention
-from dapo_lit.policy.attention import layout
-from dapo_lit.policy.head import token_logprobs
-from dapo_lit.policy.sharding import shard
-from dapo_lit.policy.wrap import run, wrap_layers
+from dapo_lit_tools.planning.hardware import GPUS, Hardware, PlanConfig, Workload
+from dapo_lit_tools.planning.plan import engines, gpu_hours, gpus, link_bytes_s, step_phases
 
 ROOT = Path(__file__).parents[1]
 

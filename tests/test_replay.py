@@ -20,9 +20,9 @@ from dapo_lit.cli.fork import for_each_state
 from dapo_lit.cli.run_summary import what_next
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.objective.losses import clipped_policy_loss
-from dapo_lit.replay import arms_of, changed, main, parse_arguments
-from dapo_lit.replays.recorded_step import Recording, Replayed, open_recording, recorded_steps, replay
-from dapo_lit.replays.tables import summary_row, token_table
+from dapo_lit_tools.commands.replay import arms_of, changed, main, parse_arguments
+from dapo_lit_tools.replays.recorded_step import Recording, Replayed, open_recording, recorded_steps, replay
+from dapo_lit_tools.replays.tables import summary_row, token_table
 
 Compose = Callable[..., Config]
 MEASURED = ("loss/", "optim/", "clip/", "policy/", "mismatch/")

@@ -15,10 +15,10 @@ from recorded_step import REPLAYS, settings
 from ablations.techniques import REGISTER
 from dapo_lit.config import Config
 from dapo_lit.objective.tokens import Bounds, clipped_tokens
-from dapo_lit.replay import changed
-from dapo_lit.replays.page import filled
-from dapo_lit.replays.recorded_step import Recording, open_recording, replay
-from dapo_lit.replays.tables import token_table
+from dapo_lit_tools.commands.replay import changed
+from dapo_lit_tools.replays.page import filled
+from dapo_lit_tools.replays.recorded_step import Recording, open_recording, replay
+from dapo_lit_tools.replays.tables import token_table
 
 STATE = """(changes) => {
     const state = { ...recordedState(step), ...changes };

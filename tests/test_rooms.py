@@ -5,15 +5,19 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import ablations
 import dapo_lit
+import dapo_lit_tools
 import math_answers
+from dapo_lit.config.sections import Task
 
 PACKAGE = Path(dapo_lit.__file__).parent
 ROOT = PACKAGE.parent
+TOOLS = Path(dapo_lit_tools.__file__).parent
 BELOW = {package.__name__: Path(str(package.__file__)).parent for package in (ablations, math_answers)}
 """Packages that may be installed without dapo_lit, and import nothing of it."""
 FOUNDATION = {"techniques", "ranks", "config", "data", "rewards", "environments", "engines", "policy", "objective"}
@@ -66,8 +70,11 @@ ARROWS = {name: below | LOWEST | HANDED for name, below in ARROWS.items()} | {
 ARROWS["cli"] |= JUDGING
 ARROWS |= READING | {"ablations.commands": {*READING}, "math_answers": set()}
 """What each room may import. Files at the top of the package that are not named here are commands: they may import
-every room, and no room imports them."""
-FILES = sorted(file for package in (PACKAGE, *BELOW.values()) for file in package.rglob("*.py"))
+every room, and no room imports them. The tools (dapo_lit_tools) may import every room too; no file of dapo_lit imports
+them."""
+TASKS = {f"dapo_lit.tasks.{name}" for name in get_args(Task.model_fields["name"].annotation)}
+FILES = sorted(file for package in (PACKAGE, TOOLS, *BELOW.values()) for file in package.rglob("*.py"))
+PROJECT = ("dapo_lit", "dapo_lit_tools", *BELOW)
 
 
 def module_name(file: Path) -> str:
@@ -83,30 +90,32 @@ def imported_modules(file: Path) -> set[str]:
     """Modules of the three packages that `file` imports, anywhere in it and under TYPE_CHECKING too."""
     found = set()
     for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in ("dapo_lit", *BELOW):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in PROJECT:
             for alias in node.names:
                 submodule = f"{node.module}.{alias.name}"
                 found.add(submodule if submodule in MODULES else node.module)
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names if alias.name in MODULES}
-    return found - {"dapo_lit", "ablations"}
+    return found - {"dapo_lit", "dapo_lit_tools", "ablations"}
 
 
 def room_of(module: str) -> str:
     package, *parts = module.split(".")
-    if package == "math_answers":
-        return package
     if package == "ablations":
         return ".".join(["ablations", *parts[:1]]) if parts[:1] and (BELOW[package] / parts[0]).is_dir() else package
-    return parts[0]
+    return parts[0] if package == "dapo_lit" else package
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
 def test_a_file_imports_downwards_only(file):
+    imported = {room_of(module) for module in imported_modules(file)}
+    if file.is_relative_to(TOOLS):
+        return
+    assert "dapo_lit_tools" not in imported
     if file.parent == PACKAGE and file.stem not in ARROWS:  # a command, or the package itself
         return
     room = room_of(module_name(file))
-    assert {room_of(module) for module in imported_modules(file)} <= ARROWS[room] | {room}
+    assert imported <= ARROWS[room] | {room}
 
 
 def test_no_modules_import_each_other_in_a_circle():
@@ -130,7 +139,9 @@ def test_every_module_is_imported_or_named_by_another_file_or_is_a_command():
     texts = {file: file.read_text() for file in [*FILES, *configs] if file.is_file()}
     for file in FILES:
         module = module_name(file)
-        if module not in imported and file.parent != PACKAGE and file.stem != "__init__":
+        # Commands are started by their names, and a task's file is found by the task's.
+        is_named = file.parent in (PACKAGE, TOOLS / "commands") or module in TASKS
+        if module not in imported and not is_named and file.stem != "__init__":
             assert any(module in text for other, text in texts.items() if other != file), module
 
 
@@ -160,28 +171,48 @@ HEAVY = {"torch", "transformers", "lightning", "pandas", "matplotlib", "vllm"}
     [
         (
             [
-                "train",
-                "evaluate",
-                "plan",
-                "export",
-                "replay",
-                "ablate",
-                "advise",
-                "convert",
-                "schema",
-                "serve",
-                "decide",
-                "docs",
-                "__main__",
+                *(f"dapo_lit.{name}" for name in ("train", "evaluate", "export", "ablate", "advise", "decide")),
+                *(f"dapo_lit_tools.commands.{name}" for name in ("convert", "docs", "plan", "replay", "schema")),
+                "dapo_lit.__main__",
             ],
             set(),
         ),
-        (["status", "report"], {"pandas"}),
+        (["dapo_lit.status", "dapo_lit.report"], {"pandas"}),
     ],
 )
 def test_a_command_loads_no_heavy_library_before_its_command_line_is_checked(modules, allowed):
     """Torch and Lightning take ten seconds to import, which nobody should wait for to see `--help` or a typo."""
-    imports = ", ".join(f"dapo_lit.{module}" for module in modules)
+    imports = ", ".join(modules)
     code = f"import sys, {imports}; print(*sorted({HEAVY - allowed} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+LEFT_OUT = (
+    "dapo_lit.engines.vllm", "dapo_lit.cli.study_launch", "dapo_lit.cli.study_plan", "dapo_lit.cli.workers",
+    "dapo_lit.data.hub", "dapo_lit.data.sources", "dapo_lit.environments", "dapo_lit.policy.pretrain",
+    "dapo_lit.rewards.worker", "dapo_lit.tasks.parity", "dapo_lit.tasks.string", "dapo_lit_tools", "math_answers.parse",
+    "math_answers.compare", "math_answers.free_text",
+)  # fmt: skip
+"""What a run on sums has no use for: what is built for another engine, task, rule or study."""
+
+
+def test_a_run_loads_what_it_uses(tmp_path):
+    code = """
+import sys
+from dapo_lit.cli.command import checked
+from dapo_lit.config import Config
+from dapo_lit import compose, train
+import dapo_lit.lit.fit
+from dapo_lit.build.components import RunComponents
+given = ["+experiment=four_sums"]
+assert checked(given, Config, None)[0][1] is None
+parts = RunComponents(compose(*given))
+parts.problems, parts.verifier, parts.engine(), parts.base, parts.reflection
+print(*sorted(name for name in sys.modules if name.startswith(("dapo_lit", "math_answers"))))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    loaded = done.stdout.split()
+    assert "dapo_lit.engines.torch_engine.engine" in loaded
+    assert "dapo_lit.tasks.four_sums" in loaded
+    assert [name for name in loaded if name.startswith(LEFT_OUT)] == []

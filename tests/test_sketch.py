@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from ablations.errors import UserError
-from dapo_lit.replays.page import PolicyOfStep, _sketch, step_page
-from dapo_lit.replays.recorded_step import open_recording, replay
-from dapo_lit.replays.sketch import Directions, derivative
-from dapo_lit.replays.tables import token_table
+from dapo_lit_tools.replays.page import PolicyOfStep, _sketch, step_page
+from dapo_lit_tools.replays.recorded_step import open_recording, replay
+from dapo_lit_tools.replays.sketch import Directions, derivative
+from dapo_lit_tools.replays.tables import token_table
 
 
 def test_directions_by_hand(tmp_path):

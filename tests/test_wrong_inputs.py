@@ -101,7 +101,6 @@ WRONG = [
     ("decide", ["good.jsonl", "--alpha", "2"], "--alpha"),
     ("ablate", ["clip_higer", "model=micro", "data=good.jsonl"], "clip_higher"),
     ("convert", ["none.sh"], "none.sh"),
-    ("serve", ["runs/none"], "runs/none"),
     ("docs", ["rewads"], "rewards"),
     ("schema", ["experiments"], "experiments experiment"),
     ("__main__", ["trian"], "trian train"),

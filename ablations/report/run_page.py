@@ -49,13 +49,12 @@ def _commands(run: Run) -> str:
     """Commands that compare this run with runs without a technique, as Markdown."""
     text = "One run cannot show what a technique does, or how much seeds differ."
     if recorded := (run.config.get("replay") or {}).get("record"):
-        live = command("serve", str(run.folder))
         play = command("replay", str(run.folder), f"step={recorded[0]}", "--html")
         fork = command("train", "-m", "+study=fork", setting("fork.run", str(run.folder)))
         text += (
             f" A page of step {recorded[0]} to play with, five switches and every token:\n\n```\n{play}\n```\n\n"
-            f"To train on without each technique from the states that this run kept, for a few steps:\n\n```\n{fork}\n"
-            f"```\n\nA page on this machine that does both at a click:\n\n```\n{live}\n```\n\n"
+            "To train on without each technique from the states that this run kept, for a few steps:\n\n"
+            f"```\n{fork}\n```\n\n"
         )
     if any(line.startswith("study.arm=") for line in run.overrides):
         found = command("report", str(run.folder.parent.parent))

@@ -19,12 +19,13 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import parse_as
-from dapo_lit.forecast.hardware import PlanConfig, architecture
+from dapo_lit.forecast.architecture import architecture
 from dapo_lit.policy.attention import layout, packed_hidden
 from dapo_lit.policy.head import Head
 from dapo_lit.policy.wrap import wrap_layers
 from dapo_lit.step.balance import cost_of
 from dapo_lit.step.optimizer import update_kernel
+from dapo_lit_tools.planning.hardware import PlanConfig
 
 SIMULATED = Path(__file__).parents[1] / "results" / "gpu" / "2026-11-26_h100" / "planned.jsonl"
 CASES = (

@@ -1,7 +1,7 @@
 """What is expected of the campaign on one H100, written before a start: python benchmarks/gpu/forecasts_of_campaign.py
 
 Of every part something is in forecasts.json, which campaign.py prints next to what is measured. Most of it is the model
-of `dapo_lit.plan` (dapo_lit/forecast/duration.py); the rest is said at its line.
+of `dapo_lit.plan` (dapo_lit_tools/planning/duration.py); the rest is said at its line.
 """
 
 import json
@@ -27,11 +27,12 @@ from whole_step import (
 
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import parse_as
-from dapo_lit.forecast.duration import BANDWIDTH_FRAC, HEAD_BYTES, HEAD_COMPILED, Cost, Shape, Tokens
+from dapo_lit.forecast.architecture import qwen2_5
 from dapo_lit.forecast.fitting import fitted
-from dapo_lit.forecast.hardware import GPUS, PlanConfig, qwen2_5
 from dapo_lit.forecast.memory import training_memory
-from dapo_lit.forecast.plan import step_phases
+from dapo_lit_tools.planning.duration import BANDWIDTH_FRAC, HEAD_BYTES, HEAD_COMPILED, Cost, Shape, Tokens
+from dapo_lit_tools.planning.hardware import GPUS, PlanConfig
+from dapo_lit_tools.planning.plan import step_phases
 
 CARD = GPUS["h100"]
 RESULTS = HERE.parent / "results"

@@ -14,7 +14,7 @@ from part import DEVICE
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedTokenizerFast
 
-from dapo_lit.forecast.hardware import qwen2_5
+from dapo_lit.forecast.architecture import qwen2_5
 from dapo_lit.policy.load import save_policy
 
 END = "<|endoftext|>"

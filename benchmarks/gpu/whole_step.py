@@ -1,7 +1,7 @@
 """The whole steps of campaign.py: what is trained by which overrides, how much work a step of it is."""
 
-from dapo_lit.forecast.duration import Shape, Tokens
-from dapo_lit.forecast.hardware import qwen2_5
+from dapo_lit.forecast.architecture import qwen2_5
+from dapo_lit_tools.planning.duration import Shape, Tokens
 
 SIZES = {
     "0.5B": ("budget.steps=2", "trainer.compile=true"),

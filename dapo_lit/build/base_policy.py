@@ -3,26 +3,16 @@
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ablations.errors import DamagedError
 from ablations.files.atomic import replacing
 from ablations.files.manifest import read_manifest
 from dapo_lit.config import ConfigError
 from dapo_lit.config.sections import Policy, Task
-from dapo_lit.policy.base import BaseSpec, Demonstrations, Stage, default_cache, prepare_base
+from dapo_lit.policy.base import BaseSpec, Stage, default_cache, prepare_base
 from dapo_lit.policy.digests import weights_of
-from dapo_lit.tasks import chain_sum, four_sums, parity, second_try, string_programs, sums_with_calculator
+from dapo_lit.tasks.generated import characters, generated
 
-CHARACTERS = {
-    "chain_sum": chain_sum.CHARACTERS,
-    "parity": parity.CHARACTERS,
-    "string_programs": string_programs.CHARACTERS,
-    "sums_with_calculator": sums_with_calculator.CHARACTERS,
-    "second_try": second_try.CHARACTERS,
-    "four_sums": four_sums.CHARACTERS,
-}
-"""Vocabularies of the base policies."""
 WEIGHTS = "model.safetensors"
 SHIPPED = Path(__file__).parent.parent / "base_policies"
 """Base policies that come with the package. Their manifest has the hashes of their weights; README.md, their origin."""
@@ -47,11 +37,11 @@ def policy_folder(policy: Policy, task: Task) -> str | Path:
 
 def base_spec(policy: Policy, task: Task) -> BaseSpec:
     """The recipe of a task's base policy."""
-    if task.name not in CHARACTERS:
+    if (vocabulary := characters(task.name)) is None:
         raise ConfigError(f"policy.path is null and task.name={task.name} has no base policy; set policy.path")
     assert policy.architecture is not None
     stages = base_stages(task) if task.base else ()
-    return BaseSpec(f"{task.label}-{policy.name}", policy.architecture, CHARACTERS[task.name], task.base_seed, stages)
+    return BaseSpec(f"{task.label}-{policy.name}", policy.architecture, vocabulary, task.base_seed, stages)
 
 
 def find_base(policy: Policy, task: Task) -> BasePolicy:
@@ -104,36 +94,13 @@ def base_stages(task: Task) -> tuple[Stage, ...]:
     """The supervised stages of the task's base policy."""
     assert task.base is not None
     stages = [dict(settings, mixture=dict(settings["mixture"])) for settings in task.base["stages"]]
+    own = generated(task.name)
     if (share := task.base.get("long_chains")) is not None:
-        mixture = stages[-1]["mixture"]
-        if task.name == "parity":
-            mixture["chains"] = share
-        elif task.name == "string_programs":
-            mixture |= {"immediate": 1 - share, "worked": share, "rambling": 0.0}
-        elif task.name == "sums_with_calculator":
-            mixture |= {"immediate": 1 - share, "called": share, "in_steps": 0.0, "asking_on": 0.0}
-        elif task.name == "second_try":
-            raise ConfigError(f"task.base.long_chains of {task.label}: there are no long chains to give a share to")
-        else:
-            mixture |= {"immediate": 1 - share, "running_sums": share, "checked": 0.0, "rambling": 0.0}
+        try:
+            stages[-1]["mixture"] |= own.long_chains(share)
+        except ValueError as error:
+            raise ConfigError(f"task.base.long_chains of {task.label}: {error}") from None
     try:
-        return tuple(Stage(_mixture(task, settings.pop("mixture")), **settings) for settings in stages)
+        return tuple(Stage(own.mixture(settings.pop("mixture"), task.options), **settings) for settings in stages)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"task.base of {task.label}: {error}") from None
-
-
-def _mixture(task: Task, shares: dict[str, Any]) -> Demonstrations:
-    if task.name == "parity":
-        return parity.Mixture(**shares, strings=parity.Strings(**task.options))
-    if task.name == "string_programs":
-        return string_programs.Mixture(**shares, programs=string_programs.Programs(**task.options))
-    if task.name == "sums_with_calculator":
-        calculations = sums_with_calculator.Calculations(**task.options)
-        return sums_with_calculator.Mixture(**shares, calculations=calculations)
-    sums = chain_sum.Sums(**task.options)
-    if task.name == "second_try":
-        turns = {
-            turn: chain_sum.Mixture(**own, sums=sums) for turn, own in shares.items() if turn in ("first", "again")
-        }
-        return second_try.Mixture(**shares | turns)
-    return chain_sum.Mixture(**shares, sums=sums)

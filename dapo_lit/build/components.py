@@ -11,9 +11,9 @@ import torch
 from huggingface_hub import snapshot_download
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from dapo_lit.build.base_policy import CHARACTERS, BasePolicy, find_base
+from ablations.errors import DataError
+from dapo_lit.build.base_policy import BasePolicy, find_base
 from dapo_lit.build.engine import build_engine
-from dapo_lit.build.environment import build_verifier, with_environment
 from dapo_lit.build.inputs import (
     benchmark_digest,
     columns_digest,
@@ -25,11 +25,11 @@ from dapo_lit.build.inputs import (
 )
 from dapo_lit.build.models import uses_gpu
 from dapo_lit.build.problem_sets import OpenBenchmark, Problems, open_benchmark, problems
+from dapo_lit.build.verifier import build_verifier
 from dapo_lit.chat_template import today
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.commands import load_benchmark
 from dapo_lit.data.problem import Problem
-from dapo_lit.data.sources import DataError
 from dapo_lit.data.templates import agreed_template
 from dapo_lit.engines.protocol import RolloutEngine, token_ids
 from dapo_lit.log import log
@@ -41,6 +41,7 @@ from dapo_lit.rewards.references import other_reading
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.metrics import MARK, WORDS
 from dapo_lit.rollout.records import Prompt
+from dapo_lit.tasks.generated import characters
 
 
 class RunComponents:
@@ -157,6 +158,8 @@ class RunComponents:
         engine = self._vllm if self.config.rollout.engine == "vllm" else self._build_engine()
         if self.config.turns.environment is None:
             return engine
+        from dapo_lit.build.environment import with_environment
+
         return with_environment(
             engine, self.config, self.problems, self.tokenizer, self.decode, self.num_workers, ranks, stop_requested
         )
@@ -198,7 +201,7 @@ class RunComponents:
     @property
     def reflection(self) -> re.Pattern[str]:
         """Pattern of reflection in a response."""
-        return MARK if self.config.task.name in CHARACTERS else WORDS
+        return MARK if characters(self.config.task.name) else WORDS
 
     @cached_property
     def benchmarks(self) -> list[OpenBenchmark]:

@@ -1,20 +1,18 @@
-"""Builds the engine that samples from its config."""
+"""Builds the engine that samples from its config. Each case imports what it builds, so that a run loads one engine."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from dapo_lit.config.sections import ConfigError, Rollout
 from dapo_lit.engines.protocol import RolloutEngine
-from dapo_lit.engines.torch_engine.engine import TorchEngine
-from dapo_lit.engines.vllm_engine.engine import VllmEngine
-from dapo_lit.engines.vllm_engine.options import VllmSettings
-from dapo_lit.engines.vllm_server.client import ORDER_S
-from dapo_lit.engines.vllm_server.command import ServerSettings
-from dapo_lit.engines.vllm_server.engine import VllmServerEngine
 from dapo_lit.policy.load import eos_ids
 from dapo_lit.ranks import SINGLE_PROCESS, Ranks
+
+if TYPE_CHECKING:
+    from dapo_lit.engines.vllm_server.command import ServerSettings
 
 
 def build_engine(
@@ -25,7 +23,7 @@ def build_engine(
     max_tokens: int | None = None,
     ranks: Ranks = SINGLE_PROCESS,
     dtype: torch.dtype | None = None,
-    order_s: float = ORDER_S,
+    order_s: float | None = None,
 ) -> RolloutEngine:
     """Builds the engine; it has no weights before its first sync_weights.
 
@@ -33,17 +31,24 @@ def build_engine(
     max_tokens: largest number of tokens in a prompt and its response; None: the policy's context.
     ranks: the processes that train together; they divide vLLM servers among themselves.
     dtype: of weights and activations; None: the policy's.
-    order_s: seconds that a vLLM server has for an order, such as to load weights.
+    order_s: seconds that a vLLM server has for an order, such as to load weights; None: its default.
     """
     config, dtype = model.config, dtype or model.dtype
     try:
         ids = eos_ids(model, tokenizer)
         if rollout.engine == "torch":
+            from dapo_lit.engines.torch_engine.engine import TorchEngine
+
             batch = rollout.max_batch_size
             return TorchEngine(config, eos_ids=ids, device=device or model.device, dtype=dtype, max_batch_size=batch)
         if rollout.vllm.placement == "server":
+            from dapo_lit.engines.vllm_server.engine import VllmServerEngine
+
             at = server_settings(config, rollout, max_tokens, order_s)
             return VllmServerEngine(config, eos_ids=ids, dtype=dtype, settings=at, ranks=ranks)
+        from dapo_lit.engines.vllm_engine.engine import VllmEngine
+        from dapo_lit.engines.vllm_engine.options import VllmSettings
+
         settings = VllmSettings(
             max_model_tokens=max_tokens or config.max_position_embeddings,
             max_batch_size=rollout.max_batch_size,
@@ -56,14 +61,17 @@ def build_engine(
 
 
 def server_settings(
-    config: PretrainedConfig, rollout: Rollout, max_tokens: int | None, order_s: float = ORDER_S
-) -> ServerSettings:
+    config: PretrainedConfig, rollout: Rollout, max_tokens: int | None, order_s: float | None = None
+) -> "ServerSettings":
+    from dapo_lit.engines.vllm_server.client import ORDER_S
+    from dapo_lit.engines.vllm_server.command import ServerSettings
+
     server = rollout.vllm.server.model_dump()
     return ServerSettings(
         **server | {"folder": Path(server["folder"]).expanduser()},
         max_model_tokens=max_tokens or config.max_position_embeddings,
         max_batch_size=rollout.max_batch_size,
-        order_s=order_s,
+        order_s=order_s or ORDER_S,
         fp32_head=rollout.vllm.fp32_head,
         deterministic=rollout.vllm.deterministic,
         enforce_eager=rollout.vllm.enforce_eager,

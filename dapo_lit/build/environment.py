@@ -6,6 +6,7 @@ from functools import partial
 from transformers import PreTrainedTokenizerBase
 
 from dapo_lit.build.problem_sets import Problems
+from dapo_lit.build.verifier import build_verifier
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.sections import ENVIRONMENTS, Reward, Turns
 from dapo_lit.data.problem import Problem
@@ -14,7 +15,6 @@ from dapo_lit.environments.running import Environment, SecondTry, Tool, UserEnvi
 from dapo_lit.environments.tools import SECOND_TRY, TOOLS
 from dapo_lit.imports import check_path
 from dapo_lit.ranks import Ranks
-from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.episodes import Decode, EpisodeEngine, TurnLimits, encoder
 
 
@@ -74,11 +74,3 @@ def build_environment(turns: Turns, reward: Reward, problems: Sequence[Problem],
     except ValueError as error:
         raise ConfigError(f"turns.environment: {error}") from None
     return UserEnvironment(name, turns.deadline_s, workers)
-
-
-def build_verifier(reward: Reward, workers: int) -> Verifier:
-    settings = reward.model_dump(exclude={"max_error_frac"})
-    try:
-        return Verifier(**settings | {"wrong_value": float(settings["wrong_value"])}, workers=workers)
-    except ValueError as error:
-        raise ConfigError(f"reward: {error}") from None

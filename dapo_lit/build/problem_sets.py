@@ -10,18 +10,18 @@ from pathlib import Path
 
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+from ablations.errors import DataError
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.commands import Benchmark
 from dapo_lit.config.sections import Task
 from dapo_lit.data.hub import HubError
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.selection import SelectionReport, deduplicate
-from dapo_lit.data.sources import DataError, load_benchmark_problems, load_heldout, load_with_selection
 from dapo_lit.data.templates import agreed_template
 from dapo_lit.engines.protocol import Sampling, token_ids
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.records import Prompt
-from dapo_lit.tasks import arithmetic, chain_sum, four_sums, parity, string_programs, sums_with_calculator
+from dapo_lit.tasks.generated import generated
 
 
 @dataclass(frozen=True)
@@ -49,50 +49,16 @@ def problems(config: Config) -> Problems:
 
 def _generated_problems(task: Task) -> Problems:
     try:
-        if task.options and task.name in ("arithmetic", "four_sums"):
-            raise ValueError(f"{task.name} has no options")
-        match task.name:
-            case "chain_sum" | "second_try":
-                sums = chain_sum.Sums(**task.options)
-                return Problems(
-                    chain_sum.train_problems(task.num_problems or 20_000, sums),
-                    chain_sum.held_out_problems(task.num_heldout, sums),
-                    {"task/steps_frac": chain_sum.has_written_steps},
-                )
-            case "parity":
-                strings = parity.Strings(**task.options)
-                return Problems(
-                    parity.problems("train", task.num_problems or 4096, strings),
-                    parity.problems("held_out", task.num_heldout, strings),
-                    {"task/steps_frac": parity.has_written_steps},
-                )
-            case "arithmetic":
-                return Problems(
-                    arithmetic.arithmetic_problems("train", task.num_problems),
-                    arithmetic.arithmetic_problems("held_out", task.num_heldout),
-                )
-            case "string_programs":
-                programs = string_programs.Programs(**task.options)
-                return Problems(
-                    string_programs.problems(task.num_problems or 20_000, held_out=False, programs=programs),
-                    string_programs.problems(task.num_heldout, held_out=True, programs=programs),
-                    {"task/steps_frac": string_programs.has_written_steps},
-                )
-            case "sums_with_calculator":
-                calculations = sums_with_calculator.Calculations(**task.options)
-                return Problems(
-                    sums_with_calculator.problems("train", task.num_problems or 4096, calculations),
-                    sums_with_calculator.problems("held_out", task.num_heldout, calculations),
-                    {"task/steps_frac": sums_with_calculator.has_asked},
-                )
-            case _:
-                return Problems(four_sums.problems(), four_sums.problems()[: task.num_heldout])
+        train, heldout, metrics = generated(task.name).problem_sets(task.num_problems, task.num_heldout, task.options)
+        return Problems(train, heldout, metrics)
     except (TypeError, ValueError) as error:
         options = ", ".join(f"{key}={value}" for key, value in task.options.items())
         raise ConfigError(f"task.options ({options}): {error}" if options else str(error)) from None
 
 
 def _file_problems(task: Task) -> Problems:
+    from dapo_lit.data.sources import load_heldout, load_with_selection
+
     columns = {str(field): name for field, name in (task.columns or {}).items()}
     train, selection = load_with_selection(str(task.path), "train", columns=columns)
     heldout = load_heldout(task.eval_path, columns, "task.eval_path")[: task.num_heldout] if task.eval_path else []
@@ -158,11 +124,15 @@ def open_benchmark(
 
 def benchmark_problems(benchmark: Benchmark) -> list[Problem]:
     if benchmark.source == "chain_sum":
+        from dapo_lit.tasks import chain_sum
+
         assert benchmark.num_problems is not None
         try:
             return chain_sum.held_out_problems(benchmark.num_problems, sums=chain_sum.Sums(**benchmark.options))
         except (TypeError, ValueError) as error:
             raise ConfigError(f"benchmark.options: {error}") from None
+    from dapo_lit.data.sources import load_benchmark_problems
+
     folder = os.environ.get(DATA_FOLDER)
     # The folder that is named comes first: a file of the same name where the command is typed is not taken for it.
     places = [Path(folder) / benchmark.path] if folder and benchmark.path else []

@@ -35,6 +35,7 @@ from dapo_lit.cli.overrides import (
     is_inspection,
     parsed,
     quote_arms,
+    starts_study,
     study_last,
     written_out,
 )
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
     from dapo_lit.cli.study_launch import Sweep
 
 Schema = TypeVar("Schema", bound=Section)
-MAY_BE_STUDY = ("study", "experiment=", "regime=")
-"""Prefixes of overrides that may make the run a cell of a study."""
 USERS = (UserError, FloatingPointError, OSError, HydraException, OmegaConfBaseException)
 """Errors that users can fix, which are reported without a traceback."""
 
@@ -137,8 +136,8 @@ def checked(given: list[str], schema: type[Section], positional: str | None) -> 
     if "answer" in schema.model_fields:
         given = ["answer=json" if argument == "--json" else argument for argument in given]
     arguments = as_hydra_takes(given, schema, positional)
-    if schema is Config and any(a.lstrip("+~").startswith(MAY_BE_STUDY) for a in arguments):
-        # They see the config before they load pandas.
+    found: list[tuple[list[str], Sweep | None]]
+    if schema is Config and starts_study(arguments):
         from dapo_lit.cli.fork import for_each_state
         from dapo_lit.cli.study_launch import prepare
 

@@ -16,6 +16,7 @@ from dapo_lit.config.shipped import (
     SEARCHED,
     brings_regime,
     group_fault,
+    group_file,
     is_group,
     known_choices,
     own_folders,
@@ -202,6 +203,28 @@ def sweep_fault(override: Override) -> str | None:
     if not values:
         return f"{override.input_line}: has no value, so nothing would run; a range is written 'seed=range(0,6)'"
     return f"{override.input_line}: {twice} is named twice" if twice else None
+
+
+def starts_study(arguments: Sequence[str]) -> bool:
+    """True for a command line that runs cells of a study; what a study needs is loaded for such ones only.
+
+    Raises ConfigError: one of several chosen experiments is a study.
+    """
+    given, own = parsed_overrides(arguments), own_folders(arguments)
+    experiments = [_is_study(override, own) for override in given if override.key_or_group == "experiment"]
+    named = any(override.key_or_group == "study" for override in given) or any(experiments)
+    return named and not is_inspection(arguments)
+
+
+def _is_study(chosen: Override, own: Sequence[Path]) -> bool:
+    """True if the chosen experiment is a study, such as ablate_clip_higher."""
+    names = choices(chosen)
+    studies = [name for name in names if "study" in group_file("experiment", str(name), own)]
+    if studies and len(names) > 1:
+        raise ConfigError(
+            f"{chosen.input_line}: {studies[0]} is a study, which takes a command of its own: +experiment={studies[0]}"
+        )
+    return bool(studies)
 
 
 def check_overrides(arguments: Sequence[str], schema: type[Section] = Config) -> None:

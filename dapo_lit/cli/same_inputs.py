@@ -13,7 +13,6 @@ from ablations.files.layout import RECORD
 from ablations.files.record import read_config, read_record
 from ablations.inputs import Inputs, differing, recorded
 from ablations.read.packed_cells import read_cells
-from ablations.read.registration import entries_in_force, read_entries
 from dapo_lit.chat_template import today
 from dapo_lit.config import Config
 from dapo_lit.runs.resume import check_inputs, refuse_other_inputs
@@ -32,6 +31,8 @@ def prompt_day(config: Config, path: Path) -> date:
     if known := record.get("prompt_date") or record.get("started_at"):
         return datetime.fromisoformat(str(known)).date()
     if config.study is not None:
+        from ablations.read.registration import entries_in_force, read_entries
+
         folder, packed = path.parent.parent, config.own_study.packed
         entries = entries_in_force(folder, Path(packed) if packed else None) or read_entries(folder)
         if entries and entries[0].get("at"):
@@ -56,6 +57,7 @@ def check_same_inputs(config: Config, path: Path, inputs: Inputs) -> None:
 
 def _cells(config: Config, path: Path) -> Iterator[tuple[str, Mapping[str, Any], Any]]:
     """The other cells of the run's study, on disk and packed: name, run.json, and a function that reads the config."""
+
     for file in sorted(path.parent.parent.glob(f"*/seed_*/{RECORD}")):
         if file.parent != path:
             with suppress(DamagedError):  # a report names it

@@ -19,10 +19,10 @@ from ablations.errors import suggestion
 from ablations.screen import printable
 from dapo_lit.cli.config_tree import composed_tree, resolved, with_literals
 from dapo_lit.cli.fork import check_changes, fork_arms
-from dapo_lit.cli.overrides import choices, is_inspection, of_hydra, parsed_overrides
+from dapo_lit.cli.overrides import of_hydra, parsed_overrides
 from dapo_lit.cli.workers import Cell
 from dapo_lit.config import Config, ConfigError, parse
-from dapo_lit.config.shipped import SEARCHED, base_of, group_file, is_group, own_folders
+from dapo_lit.config.shipped import SEARCHED, base_of, is_group, own_folders
 from dapo_lit.runs.code_state import code_state, commit_file, uncommitted
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ class Sweep:
         return with_literals(composed_tree(self.overrides(cell)), self.kept)
 
 
-def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None]:
-    """The command line, and the cells of a study with their plan; None for any other command line.
+def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep]:
+    """The command line of a study (`overrides.starts_study`), and its cells with their plan.
 
     A multirun gets every arm and, unless it names seeds, the seeds of the study's file.
 
@@ -93,12 +93,7 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep | None]:
     """
     given = parsed_overrides(arguments)
     chosen = [override for override in given if override.key_or_group == "study"]
-    # Most command lines are no study, and must not load pandas for that.
     own = own_folders(arguments)
-    if not chosen and not any(_is_study(o, own) for o in given if o.key_or_group == "experiment"):
-        return list(arguments), None
-    if is_inspection(arguments):
-        return list(arguments), None
     # Arms and seeds are the study's axes; the launcher sets them for each cell.
     others = [o for o in given if o not in chosen and o.key_or_group not in (ARM, SEED)]
     _check_overrides(others)
@@ -267,17 +262,6 @@ def _check_overrides(others: Sequence[Override]) -> None:
             )
         if key.startswith("algorithm.techniques."):
             raise ConfigError(f"{text}: the arms of a study set the switches; choose among them with study.arm=...")
-
-
-def _is_study(chosen: Override, own: Sequence[Path]) -> bool:
-    """True if the chosen experiment is a study, such as ablate_clip_higher."""
-    names = choices(chosen)
-    studies = [name for name in names if "study" in group_file("experiment", str(name), own)]
-    if studies and len(names) > 1:
-        raise ConfigError(
-            f"{chosen.input_line}: {studies[0]} is a study, which takes a command of its own: +experiment={studies[0]}"
-        )
-    return bool(studies)
 
 
 def _values(given: Sequence[Override], key: str) -> list[str]:

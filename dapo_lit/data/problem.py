@@ -27,3 +27,16 @@ class Problem:
     def stub(self) -> "Problem":
         """The problem as a checkpoint holds it: by its id. The rest is in the data, which a resumed run reads again."""
         return Problem(self.id, "", "")
+
+
+def is_number(text: str) -> bool:
+    """True for a text that Python reads as a number.
+
+    >>> is_number("-2.5e3"), is_number("2 + 3")
+    (True, False)
+    """
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

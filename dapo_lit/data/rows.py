@@ -20,15 +20,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ablations.errors import UserError
+from ablations.errors import DataError
+from dapo_lit.data.problem import is_number
 
 SUFFIXES = (".jsonl", ".parquet", ".csv", ".arrow")
 SHOWN = 20
 """Bad rows that a message describes; the others are counted."""
-
-
-class DataError(UserError, ValueError):
-    """A data file that cannot be used: which file and line, what is wrong, what to do."""
 
 
 class RowError(DataError):
@@ -219,14 +216,6 @@ def _read_csv(file: Path, bad_rows: BadRows) -> Iterator[Row]:
             raise DataError(f"{file}, line {start}: not valid CSV ({error})") from None
         except UnicodeDecodeError:
             raise DataError(f"{file}, line {start} or after: not UTF-8; save the file as UTF-8") from None
-
-
-def is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
 
 
 def number_text(value: int | float | Decimal) -> str:

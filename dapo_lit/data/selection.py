@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ablations.errors import DataError
 from dapo_lit.data.problem import Problem
-from dapo_lit.data.rows import DataError
 
 
 def statement_key(problem: Problem) -> tuple[str, ...]:

@@ -11,9 +11,9 @@ from typing import Protocol
 from dapo_lit.environments.tools import WRONG
 from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.score import Score
-from dapo_lit.rewards.supervisor import Supervisor, Task
+from dapo_lit.rewards.supervisor import Supervisor
 from dapo_lit.rewards.verifier import Verifier
-from dapo_lit.rewards.worker import Setup, Stepping
+from dapo_lit.rewards.work import Setup, Stepping, Task
 
 Step = Callable[[RewardProblem, Sequence[str]], str | None]
 """(problem, the policy's turns so far) -> what is appended to the episode, or None: it ends here."""

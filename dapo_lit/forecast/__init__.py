@@ -1,1 +1,1 @@
-"""Forecast of a run before it is launched: memory by simulation, time by a stated model. dapo_lit does not need it."""
+"""The memory of a training step by simulation, and the sizes that `auto` becomes."""

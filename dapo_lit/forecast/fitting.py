@@ -19,8 +19,7 @@ from itertools import count, takewhile
 from typing import Any
 
 from dapo_lit.config import Config, ConfigError
-from dapo_lit.forecast.duration import Shape
-from dapo_lit.forecast.hardware import architecture
+from dapo_lit.forecast.architecture import architecture, cache_bytes, head_width
 from dapo_lit.forecast.memory import GIB, Memory, engine_weights, training_memory
 
 USABLE = 0.92
@@ -204,5 +203,6 @@ def _most(config: Config) -> int:
 
 def _full_cache(config: Config) -> float:
     """GiB of keys and values, on each GPU of an engine, of all the sequences that it decodes at once."""
-    of_token = Shape.of(architecture(config.policy)).cache_bytes
+    sizes = architecture(config.policy)
+    of_token = cache_bytes(sizes["num_hidden_layers"], sizes["num_key_value_heads"], head_width(sizes))
     return config.rollout.max_batch_size * _longest(config) * of_token / config.rollout.vllm.tensor_parallel / GIB

@@ -25,7 +25,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from dapo_lit.config import Config
-from dapo_lit.forecast.hardware import architecture
+from dapo_lit.forecast.architecture import architecture
 from dapo_lit.kernels import as_on_gpu
 from dapo_lit.policy.attention import Layout, layout, packed_hidden
 from dapo_lit.policy.head import Head, HeadPass, chunk_rows

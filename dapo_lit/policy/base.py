@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, islice
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from filelock import FileLock
@@ -24,6 +24,9 @@ from ablations.screen import StatusLine
 from dapo_lit.policy.load import load_model, save_policy
 from dapo_lit.policy.pretrain import Example, train_supervised
 from dapo_lit.seeds import pretraining_seed
+
+if TYPE_CHECKING:
+    from dapo_lit.policy.pretrain import Example
 
 Report = Callable[[int, float], None]
 """Called with the number of a stage's updates so far and the loss of the last one."""
@@ -188,6 +191,7 @@ def random_model(architecture: Mapping[str, object], tokenizer: PreTrainedTokeni
 
 
 def _train_stage(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, spec: BaseSpec, report: Report) -> None:
+
     stage = spec.stages[-1]
     seed = pretraining_seed(spec.seed, len(spec.stages))
     # All drawn first: the length of a stage, and nothing else, decides how far its generator goes.
@@ -213,7 +217,9 @@ def _train_stage(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, spe
             weights.copy_(weights.bfloat16())
 
 
-def _rows(tokenizer: PreTrainedTokenizerFast, demonstrations: list[Demonstration]) -> list[Example]:
+def _rows(tokenizer: PreTrainedTokenizerFast, demonstrations: list[Demonstration]) -> "list[Example]":
+    from dapo_lit.policy.pretrain import Example
+
     # All texts at once, which is many times faster, then taken from the list again in the order in which they went in.
     texts = [text for d in demonstrations for text in (d.prompt, d.response, *chain.from_iterable(d.then))]
     ids = iter(tokenizer(texts, return_attention_mask=False)["input_ids"])

@@ -5,11 +5,10 @@ a response, and tries reward functions on a few: one that cannot score ends a ru
 from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 
+from ablations.errors import DataError
 from dapo_lit.config import ConfigError
-from dapo_lit.data.problem import Problem
-from dapo_lit.data.rows import is_number
+from dapo_lit.data.problem import Problem, is_number
 from dapo_lit.data.selection import deduplicate, statement_key
-from dapo_lit.data.sources import DataError
 from dapo_lit.preflight.table import Finding
 from dapo_lit.rewards.functions import RewardError, RewardProblem
 from dapo_lit.rewards.references import FORMATS, Unreachable, other_reading, unreachable

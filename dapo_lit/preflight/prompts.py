@@ -8,10 +8,10 @@ from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ablations.errors import DataError
 from ablations.screen import printable
 from dapo_lit.config import ConfigError
 from dapo_lit.data.selection import deduplicate
-from dapo_lit.data.sources import DataError
 from dapo_lit.data.templates import PromptTemplate
 from dapo_lit.policy.load import eos_ids, turn_ending
 from dapo_lit.preflight.table import Finding

@@ -7,8 +7,7 @@ A whole solution in the column of answers, a reference of several lines under `a
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from math_answers.extraction import Extraction, extract
-from math_answers.free_text import find_reference, is_prose
+from math_answers.extraction import Extraction, extract, reference_answer
 from math_answers.rules import Rule, check_reference, decide
 from math_answers.templates import extract_boxed, first_number, last_number
 
@@ -34,6 +33,8 @@ def _after_hashes(reference: str) -> str | None:
 
 def _last_number(reference: str) -> str | None:
     """None for several numbers that are no sentence: of the point (3, -1) neither is the answer."""
+    from math_answers.free_text import is_prose  # where no reference can be reached as it is: rare
+
     last = last_number(reference)
     return last if last == first_number(reference) or "\n" in reference or is_prose(reference) else None
 
@@ -72,7 +73,7 @@ def unreachable(
     found: list[Unreachable] = []
     undecided: dict[int, tuple[str, str]] = {}
     for index, reference in enumerate(references):
-        wanted = find_reference(reference) if extraction == "auto" else reference
+        wanted = reference_answer(reference, extraction)
         if fault := check_reference(wanted, rule):
             found.append(Unreachable(index, None, fault))
             continue

@@ -12,12 +12,12 @@ import sys
 import time
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ablations.errors import UserError
 from dapo_lit.rewards.channel import framed, receive
-from dapo_lit.rewards.worker import Setup, Work, awaited
+from dapo_lit.rewards.reply import Awaited
+from dapo_lit.rewards.work import Comparison, Outcome, Rewarding, Setup, Stepping, Task, Work
 
 SILENT_S = 30.0
 """A supervisor that is not heard for so long, though it reports every second, is stopped or stuck: it is replaced."""
@@ -32,28 +32,6 @@ _COMMAND = (
 
 class WorkersLostError(UserError, RuntimeError):
     """The processes cannot be started, or something kills them again and again."""
-
-
-@dataclass
-class Task:
-    """Work under a deadline."""
-
-    number: int
-    deadline_s: float
-    work: Work
-    attempts: int = 0
-    """Supervisors that died while they had it."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    number: int
-    result: Any = None
-    timed_out: bool = False
-    error: str | None = None
-    traceback: str = ""
-    service_s: float = 0.0
-    """Time in the worker, without waiting."""
 
 
 class Supervisor:
@@ -136,7 +114,7 @@ class Supervisor:
 
     def _send(self, task: Task) -> None:
         work = pickle.dumps((task.number, task.work), pickle.HIGHEST_PROTOCOL)
-        self._write((task.number, task.deadline_s, awaited(task.work), work))
+        self._write((task.number, task.deadline_s, _awaited(task.work), work))
 
     def _write(self, message: object) -> None:
         with contextlib.suppress(OSError):  # it is dead: `poll` will see it
@@ -176,6 +154,17 @@ class Supervisor:
         self._start()
         for task in self._tasks.values():
             self._send(task)
+
+
+def _awaited(work: Work) -> Awaited:
+    """The kind of reply that is believed."""
+    match work:
+        case Rewarding():
+            return len(work.texts)
+        case Stepping():
+            return "observation"
+        case Comparison():
+            return "verdict"
 
 
 def _kill(process: "subprocess.Popen[bytes]", workers: list[int]) -> int:

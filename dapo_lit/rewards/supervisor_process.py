@@ -27,7 +27,8 @@ from typing import Any
 
 from dapo_lit.rewards.channel import framed, read, receive
 from dapo_lit.rewards.reply import Awaited, read_reply
-from dapo_lit.rewards.worker import OUT_OF_MEMORY, Setup, run
+from dapo_lit.rewards.work import Setup
+from dapo_lit.rewards.worker import OUT_OF_MEMORY, run
 
 HEARTBEAT_S = 1.0
 GRACE_S = 1.0

@@ -5,16 +5,17 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 from dapo_lit.imports import check_path
 from dapo_lit.rewards.functions import BUILT_IN, RewardProblem, built_in_value, check_weights
 from dapo_lit.rewards.score import Score
-from dapo_lit.rewards.signatures import asks_for_groups
-from dapo_lit.rewards.supervisor import Outcome, Supervisor, Task
-from dapo_lit.rewards.worker import Comparison, Rewarding, Setup
-from math_answers.extraction import Extraction, extract
-from math_answers.free_text import find_reference
+from dapo_lit.rewards.work import Comparison, Outcome, Rewarding, Setup, Task
+from math_answers.extraction import Extraction, extract, reference_answer
 from math_answers.rules import Rule, check_reference, decide
+
+if TYPE_CHECKING:
+    from dapo_lit.rewards.supervisor import Supervisor
 
 Ticket = Hashable
 MAX_CACHED = 65536
@@ -81,7 +82,7 @@ class Verifier:
         """The first error of a worker or a reward function, with its traceback if there is one."""
         self.service_s: deque[float] = deque(maxlen=100_000)
         """Seconds that each of the last tasks took in a worker, without waiting."""
-        self._by_groups = frozenset(path for path in self.functions if asks_for_groups(path))
+        self._by_groups = _asking_for_groups(self.functions)
         self._workers = workers
         self._supervisor: Supervisor | None = None
         self._closed = False
@@ -206,7 +207,7 @@ class Verifier:
             self._supervisor.close()
             self._supervisor = None
 
-    def __enter__(self) -> "Verifier":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -240,7 +241,7 @@ class Verifier:
         self._pool().submit(Task(number, self.deadline_s, Comparison(prediction, answer)))
 
     def _reference(self, answer: str) -> str:
-        return find_reference(answer) if self.extraction == "auto" else answer
+        return reference_answer(answer, self.extraction)
 
     def _send_batches(self) -> None:
         """Sends what waits for reward functions: at once to an idle worker, else when a batch is full."""
@@ -257,8 +258,11 @@ class Verifier:
         # A batch has the sum of its deadlines; if it is late, each response is repeated by itself below.
         self._pool().submit(Task(number, self.deadline_s * len(responses), work))
 
-    def _pool(self) -> Supervisor:
+    def _pool(self) -> "Supervisor":
         if self._supervisor is None:
+            # Most answers to numbers are decided without workers, whose code is then not loaded.
+            from dapo_lit.rewards.supervisor import Supervisor
+
             # sympy costs time and memory in each worker: only where the rule may need it.
             symbolic = self.function is None and self.rule == "sympy"
             self._supervisor = Supervisor(Setup(symbolic, self.functions), self._workers)
@@ -340,3 +344,12 @@ class Verifier:
 
     def _verdict(self, equal: bool, prediction: str | None) -> Score:
         return Score(correct=equal, value=1.0 if equal else self.wrong_value, answer=prediction)
+
+
+def _asking_for_groups(paths: Collection[str]) -> frozenset[str]:
+    """The reward functions that want all completions of a problem at once."""
+    if not paths:
+        return frozenset()
+    from dapo_lit.rewards.signatures import asks_for_groups
+
+    return frozenset(path for path in paths if asks_for_groups(path))

@@ -13,7 +13,7 @@ import socket
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,13 @@ from dapo_lit.imports import described
 from dapo_lit.rewards.channel import framed, receive
 from dapo_lit.rewards.functions import (
     RewardFunction,
-    RewardProblem,
     call_function,
     needed_memory_mb,
     without_surrogates,
 )
-from dapo_lit.rewards.reply import Awaited
 from dapo_lit.rewards.signatures import load_function
 from dapo_lit.rewards.stepping import Step, load_environment, observed
-from math_answers.compare import compare_answers
+from dapo_lit.rewards.work import Comparison, Setup, Stepping, Work
 
 OUT_OF_MEMORY = 77
 """Exit code of a worker that reached its limit: a fresh one takes over."""
@@ -37,55 +35,6 @@ MEMORY_MB = 2048
 """Address space of a worker, unless a function asks for more."""
 MAX_TRACEBACK = 8000
 """Characters of a traceback, the last ones."""
-
-
-@dataclass(frozen=True)
-class Setup:
-    """The setup that a worker gets before its first task."""
-
-    symbolic: bool
-    """Compares answers: import sympy."""
-    functions: tuple[str, ...]
-    """Paths of the reward functions to import."""
-    environment: str | None = None
-    """Path of the environment to import; None: there is none."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    prediction: str
-    answer: str
-
-
-@dataclass(frozen=True)
-class Rewarding:
-    function: str
-    problems: tuple[RewardProblem, ...]
-    texts: tuple[str, ...]
-    wrong_value: float | None
-    """The value of a wrong answer; None for an addend of a weighted sum."""
-
-
-@dataclass(frozen=True)
-class Stepping:
-    """Asks the environment what follows these turns of the policy."""
-
-    problem: RewardProblem
-    responses: tuple[str, ...]
-
-
-Work = Comparison | Rewarding | Stepping
-
-
-def awaited(work: Work) -> Awaited:
-    """The kind of reply that is believed."""
-    match work:
-        case Rewarding():
-            return len(work.texts)
-        case Stepping():
-            return "observation"
-        case Comparison():
-            return "verdict"
 
 
 def run(connection: socket.socket, setup: Setup) -> None:
@@ -133,9 +82,9 @@ def _perform(work: Work, functions: Mapping[str, RewardFunction], step: Step | N
         return observed(step(work.problem, work.responses))
     if isinstance(work, Comparison):
         # The fork server has imported it where it is needed.
-        from math_answers.full import FullComparer
+        from math_answers.full import compared
 
-        return bool(compare_answers(work.prediction, work.answer, FullComparer()))
+        return compared(work.prediction, work.answer)
     scores = call_function(functions[work.function], work.problems, work.texts, work.wrong_value)
     return [asdict(score) for score in scores]
 

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ablations.errors import UserError
-from dapo_lit.data.rows import DataError
+from ablations.errors import DataError, UserError
 from dapo_lit.rollout.dynamic_sampling import KeepRate
 from dapo_lit.rollout.metrics import sampling_metrics
 from dapo_lit.rollout.rank_sampling import CollectionSetup

@@ -11,10 +11,12 @@ its tokens. One that is interrupted while the environment is asked is given back
 is asked again. To draw the turn's EOS token again would let turns go on that had ended.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
@@ -31,9 +33,11 @@ from dapo_lit.engines.protocol import (
     Sampling,
     TokenIds,
 )
-from dapo_lit.environments.running import Answer, Environment
 from dapo_lit.ranks import SINGLE_PROCESS, Ranks
 from dapo_lit.rewards.functions import RewardProblem
+
+if TYPE_CHECKING:
+    from dapo_lit.environments.running import Answer, Environment
 
 ENDS = ("environment", "turns", "turn_tokens", "tokens", "observation_tokens", "failed")
 """What ends an episode: its environment; the limit of turns, of a turn's tokens, of the policy's tokens, of all tokens
@@ -113,7 +117,7 @@ class EpisodeEngine(RolloutEngine):
     def sync_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         self._sampler.sync_weights(named_tensors, version)
 
-    def open(self, sampling: Sampling) -> "EpisodeStream":
+    def open(self, sampling: Sampling) -> EpisodeStream:
         return EpisodeStream(self, sampling)
 
     def release_memory(self) -> None:

@@ -9,8 +9,8 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+from ablations.files.atomic import make_folder, write_text
 from dapo_lit.config.sections import ConfigError
-from dapo_lit.runs.files.atomic import make_folder, write_text
 
 ROOT = Path(__file__).parents[2]
 PAGES = "pages"

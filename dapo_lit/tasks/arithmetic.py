@@ -4,12 +4,14 @@ Two two-digit numbers: `What is 45 + 27?`. Whether a sum is held out depends onl
 45 + 27 is held out, so is 27 + 45.
 """
 
+from collections.abc import Mapping
 from hashlib import blake2b
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.seeds import epoch_permutation
+from dapo_lit.tasks.generated import ProblemSets
 
 HELD_OUT_ONE_IN = 10
 # The worked examples in the template arithmetic_chat; in neither split.
@@ -50,3 +52,9 @@ def _problem(terms: tuple[int, ...]) -> Problem:
         answer=str(sum(terms)),
         meta={"terms": list(terms), "num_terms": len(terms)},
     )
+
+
+def problem_sets(num_train: int | None, num_heldout: int, options: Mapping[str, Any]) -> ProblemSets:
+    if options:
+        raise ValueError("arithmetic has no options")
+    return ProblemSets(arithmetic_problems("train", num_train), arithmetic_problems("held_out", num_heldout))

@@ -9,12 +9,13 @@ dapo_lit.policy.base trains.
 import hashlib
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.seeds import named_generator
+from dapo_lit.tasks.generated import ProblemSets
 
 
 class Demonstration(NamedTuple):
@@ -218,3 +219,17 @@ def _off(value: int, by: int, rng: random.Random) -> int:
     """The value, off by 1 to `by` in either direction, never negative."""
     distance = rng.randint(1, by)
     return value - distance if rng.random() < 0.5 and value >= distance else value + distance
+
+
+def problem_sets(num_train: int | None, num_heldout: int, options: Mapping[str, Any]) -> ProblemSets:
+    sums = Sums(**options)
+    train, heldout = train_problems(num_train or 20_000, sums), held_out_problems(num_heldout, sums)
+    return ProblemSets(train, heldout, {"task/steps_frac": has_written_steps})
+
+
+def mixture(shares: Mapping[str, Any], options: Mapping[str, Any]) -> Mixture:
+    return Mixture(**shares, sums=Sums(**options))
+
+
+def long_chains(share: float) -> Mapping[str, float]:
+    return {"immediate": 1 - share, "running_sums": share, "checked": 0.0, "rambling": 0.0}

@@ -8,15 +8,17 @@ demonstrations decides whether it does.
 
 import hashlib
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from operator import xor
 from string import ascii_lowercase as LETTERS
+from typing import Any
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.seeds import named_generator
 from dapo_lit.tasks.chain_sum import Demonstration
+from dapo_lit.tasks.generated import ProblemSets
 
 CHARACTERS = f"01=#{LETTERS}"
 """Every character of a prompt or a response."""
@@ -117,3 +119,17 @@ def lettered(items: Iterable[str]) -> str:
 def has_written_steps(text: str) -> bool:
     """True if a response begins with a running parity; the mean over responses is `task/steps_frac`."""
     return text[:1].isalpha()
+
+
+def problem_sets(num_train: int | None, num_heldout: int, options: Mapping[str, Any]) -> ProblemSets:
+    strings = Strings(**options)
+    train, heldout = problems("train", num_train or 4096, strings), problems("held_out", num_heldout, strings)
+    return ProblemSets(train, heldout, {"task/steps_frac": has_written_steps})
+
+
+def mixture(shares: Mapping[str, Any], options: Mapping[str, Any]) -> Mixture:
+    return Mixture(**shares, strings=Strings(**options))
+
+
+def long_chains(share: float) -> Mapping[str, float]:
+    return {"chains": share}

@@ -8,8 +8,9 @@ This file makes the seeded demonstrations for a base policy; problems, and how a
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from dapo_lit.environments.tools import WRONG
 from dapo_lit.seeds import named_generator
@@ -67,3 +68,15 @@ class Mixture:
 
 def _is_right(response: str, terms: Sequence[int]) -> bool:
     return response.rpartition("#")[2] == str(sum(terms))
+
+
+problem_sets = chain_sum.problem_sets
+
+
+def mixture(shares: Mapping[str, Any], options: Mapping[str, Any]) -> Mixture:
+    own = {turn: chain_sum.mixture(share, options) for turn, share in shares.items() if turn in ("first", "again")}
+    return Mixture(**{**shares, **own})
+
+
+def long_chains(share: float) -> Mapping[str, float]:
+    raise ValueError("there are no long chains to give a share to")

@@ -12,13 +12,15 @@ This file makes problems, the reward, and the demonstrations for a base policy.
 import hashlib
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.seeds import named_generator
 from dapo_lit.tasks.chain_sum import Demonstration
+from dapo_lit.tasks.generated import ProblemSets
 from math_answers.templates import extract_hash
 
 WITHOUT_NUMBER = ("reverse", "upper", "lower", "sort", "double")
@@ -212,3 +214,20 @@ def trace(program: str, text: str) -> str:
 def has_written_steps(text: str) -> bool:
     """True if the response writes down what a step makes of the string."""
     return re.search(r"[a-z]:[A-Za-z]|\d:[A-Za-z]", text) is not None
+
+
+def problem_sets(num_train: int | None, num_heldout: int, options: Mapping[str, Any]) -> ProblemSets:
+    programs = Programs(**options)
+    return ProblemSets(
+        problems(num_train or 20_000, held_out=False, programs=programs),
+        problems(num_heldout, held_out=True, programs=programs),
+        {"task/steps_frac": has_written_steps},
+    )
+
+
+def mixture(shares: Mapping[str, Any], options: Mapping[str, Any]) -> Mixture:
+    return Mixture(**shares, programs=Programs(**options))
+
+
+def long_chains(share: float) -> Mapping[str, float]:
+    return {"immediate": 1 - share, "worked": share, "rambling": 0.0}

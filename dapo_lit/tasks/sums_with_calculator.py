@@ -12,13 +12,15 @@ the calculator itself; nothing else here computes a result.
 import hashlib
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.environments.tools import ERROR, calculated
 from dapo_lit.seeds import named_generator
 from dapo_lit.tasks.chain_sum import Demonstration
+from dapo_lit.tasks.generated import ProblemSets
 
 CHARACTERS = "0123456789+-*/=#" + "".join(sorted(set(ERROR)))
 """Every character of a prompt, a response or an answer of the calculator."""
@@ -215,3 +217,17 @@ def _with_another_digit(number: str, rng: random.Random) -> str:
     at = rng.randrange(len(number))
     others = [digit for digit in "0123456789" if digit != number[at] and (at or digit != "0")]
     return number[:at] + rng.choice(others) + number[at + 1 :]
+
+
+def problem_sets(num_train: int | None, num_heldout: int, options: Mapping[str, Any]) -> ProblemSets:
+    calculations = Calculations(**options)
+    train = problems("train", num_train or 4096, calculations)
+    return ProblemSets(train, problems("held_out", num_heldout, calculations), {"task/steps_frac": has_asked})
+
+
+def mixture(shares: Mapping[str, Any], options: Mapping[str, Any]) -> Mixture:
+    return Mixture(**shares, calculations=Calculations(**options))
+
+
+def long_chains(share: float) -> Mapping[str, float]:
+    return {"immediate": 1 - share, "called": share, "in_steps": 0.0, "asking_on": 0.0}

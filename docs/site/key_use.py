@@ -56,7 +56,7 @@ class Use:
             if found:
                 more = f" and {len(found) - 2} more" if len(found) > 2 else ""
                 return ", ".join(kind + one for one in found[:2]) + more
-        return f"key of {', '.join(self.trainers)}" if self.trainers else ""
+        return f"scripts of {', '.join(self.trainers)} only" if self.trainers else ""
 
 
 @cache

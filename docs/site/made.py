@@ -28,10 +28,11 @@ import rule
 import rules_tried
 import stated
 import techniques
+import walked
 from cells import ROOT
 from tables import calibration
 
-from dapo_lit.replays.page import refilled
+from dapo_lit_tools.replays.page import refilled
 
 
 def played(page: Path) -> str:
@@ -75,6 +76,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "gpu_smollm2": on_gpu.smollm2,
     "gpu_agreement": on_gpu.agreement,
     "forks_against_runs": stated.forks_against_runs,
+    "buildings": walked.buildings,
+    "roads": walked.roads,
     "plan_memory": planned.memory,
     "plan_training": planned.training,
     "plan_steps": planned.steps,

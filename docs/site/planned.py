@@ -7,8 +7,8 @@ import on_gpu
 import yaml
 from cells import ROOT
 
-from dapo_lit.forecast.duration import BANDWIDTH_FRAC, Engines, Shape, Step, Tokens, phases
-from dapo_lit.forecast.hardware import GPUS, Hardware, Workload
+from dapo_lit_tools.planning.duration import BANDWIDTH_FRAC, Engines, Shape, Step, Tokens, phases
+from dapo_lit_tools.planning.hardware import GPUS, Hardware, Workload
 
 Rows = dict[str, Any]
 NAMES = {

@@ -1,4 +1,4 @@
-"""Tables that the site makes from the repository, or takes from benchmarks/results/ and tests_parity/.
+"""Tables that the site makes from the repository, or takes from benchmarks/results/ and tests/parity/.
 
 A page has a line `<!-- table: NAME -->` where the hooks put one. `python docs/site/tables.py NAME` prints it.
 """
@@ -102,7 +102,7 @@ def rooms() -> str:
     }
     nested = ("study.", "runs.")
     names = [name for name in found if name != "." and (name.startswith(nested) or "." not in name)]
-    outside = ("math_answers",)
+    outside = ("dapo_lit_tools", "math_answers")
     found |= {name: ROOT / name / "__init__.py" for name in outside}
     rows = []
     for name in [*names, *outside]:
@@ -168,8 +168,8 @@ def calibrated_effect(effect: dict[str, Any]) -> str:
 
 
 def written(name: str) -> str:
-    """A table that a script has written: benchmarks/results/NAME.md, or tests_parity/fidelity.md."""
-    places = (ROOT / "benchmarks" / "results" / f"{name}.md", ROOT / "tests_parity" / f"{name}.md")
+    """A table that a script has written: benchmarks/results/NAME.md, or tests/parity/fidelity.md."""
+    places = (ROOT / "benchmarks" / "results" / f"{name}.md", ROOT / "tests" / "parity" / f"{name}.md")
     return next(place.read_text(encoding="utf-8") for place in places if place.is_file())
 
 

@@ -11,7 +11,8 @@ from math_answers.compare import compare_answers
 from math_answers.expression import canonical
 from math_answers.fast import FastComparer, value
 from math_answers.grammar import MAX_NESTING
-from math_answers.parse import MAX_ANSWER_CHARS, parse_answer
+from math_answers.parse import parse_answer
+from math_answers.templates import MAX_ANSWER_CHARS
 
 MAX_CALLS = 600_000
 """Calls of functions, Python's own included: some 200 ms. An ordinary verdict takes about 1,000."""

@@ -3,7 +3,7 @@ import pytest
 from math_answers.extraction import extract
 from math_answers.free_text import find_reference
 from math_answers.normalise import normalise_answer
-from math_answers.parse import MAX_ANSWER_CHARS
+from math_answers.templates import MAX_ANSWER_CHARS
 
 
 @pytest.mark.parametrize(

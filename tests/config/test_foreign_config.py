@@ -25,7 +25,7 @@ from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.foreign import config_without_code, foreign_config
 from dapo_lit.config.identity import differences
 from dapo_lit.evaluation.model_source import open_run_model
-from dapo_lit.replays.recorded_step import open_recording
+from dapo_lit_tools.replays.recorded_step import open_recording
 
 SHIPPED = Path(__file__).parents[2] / "experiments" / "clip_dose_discovery" / "runs"
 EVIL = {"_target_": "subprocess.call", "args": ["touch", "executed"]}

@@ -20,12 +20,12 @@ from dapo_lit.engines.torch_engine.engine import DecodingBatch
 from dapo_lit.environments.running import UserEnvironment
 from dapo_lit.policy.base import character_tokenizer
 from dapo_lit.ranks import Ranks
-from dapo_lit.replays.recorded_step import open_recording, replay
 from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.runs.checkpoint_files import complete
 from dapo_lit.runs.rollout_table import rollouts_file
 from dapo_lit.train import train
+from dapo_lit_tools.replays.recorded_step import open_recording, replay
 
 ENVIRONMENTS = Path(__file__).parents[1] / "environments"
 SETTINGS = (

@@ -105,7 +105,7 @@ class Deaf(TorchEngine):
 
 def breaks(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on every engine is broken, and nothing may be sampled for a step."""
-    monkeypatch.setattr("dapo_lit.build.engine.TorchEngine", Deaf)
+    monkeypatch.setattr("dapo_lit.engines.torch_engine.engine.TorchEngine", Deaf)
     monkeypatch.setattr(Collector, "collect", lambda *_: pytest.fail("a step was sampled"))
 
 

@@ -9,10 +9,10 @@ from small_runs import Run
 
 from dapo_lit.build.components import RunComponents
 from dapo_lit.preflight.training import check_run
-from dapo_lit.replays.recorded_step import open_recording, replay
 from dapo_lit.rewards.functions import RewardError
 from dapo_lit.rewards.supervisor import WorkersLostError
 from dapo_lit.rewards.verifier import Verifier
+from dapo_lit_tools.replays.recorded_step import open_recording, replay
 
 FUNCTIONS = str(Path(__file__).parents[1] / "rewards")
 

@@ -15,9 +15,9 @@ from ablations.errors import DamagedError, UserError
 from ablations.read.runs import load
 from dapo_lit.config import ConfigError
 from dapo_lit.evaluate import evaluate
-from dapo_lit.replay import replay_run
 from dapo_lit.status import main as status
 from dapo_lit.train import train
+from dapo_lit_tools.commands.replay import replay_run
 
 OVERRIDES = ("budget.steps=2", "replay.record=[2]", "trainer.checkpoint_every=1", "preflight=false")
 

@@ -12,8 +12,6 @@ import pyarrow.parquet
 import pytest
 import torch
 from command_line import SMALL, run_cli
-from dapo_lit.runs.files.record import read_record
-from dapo_lit.runs.files.tables import write_table
 
 from ablations.files.record import read_record
 from ablations.files.tables import write_table

@@ -14,9 +14,9 @@ from damages import resealed
 
 from ablations.errors import DamagedError
 from dapo_lit.evaluate import evaluate
-from dapo_lit.replays.recorded_step import open_recording, replay
 from dapo_lit.runs.checkpoint_weights import METADATA, base_fingerprint, policy_weights
 from dapo_lit.train import train
+from dapo_lit_tools.replays.recorded_step import open_recording, replay
 
 
 class Poison:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from dapo_lit.engines.protocol import SampleKey
 from dapo_lit.objective.tokens import clipped_tokens, importance_ratio
-from dapo_lit.replays.recorded_step import Replayed
 from dapo_lit.rollout.records import Completion
 from dapo_lit.switches.algorithm import objective
+from dapo_lit_tools.replays.recorded_step import Replayed
 
 NOT_CLIPPED = "no"
 

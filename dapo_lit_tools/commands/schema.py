@@ -12,13 +12,13 @@ from typing import Any
 
 from ablations.arguments import CommandParser
 from ablations.screen import on_screen
-from dapo_lit.config.json_schema import schema_of, schemas
 from dapo_lit.config.shipped import is_group
+from dapo_lit_tools.json_schema import schema_of, schemas
 
 
 def every_schema() -> dict[str, dict[str, Any]]:
     """Name of a file or folder in conf/ -> its JSON schema."""
-    from dapo_lit.forecast.hardware import PlanConfig
+    from dapo_lit_tools.planning.hardware import PlanConfig
 
     return {**schemas(), "plan": schema_of(PlanConfig)}
 

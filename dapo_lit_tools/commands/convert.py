@@ -21,15 +21,15 @@ from ablations.command_text import setting
 from ablations.errors import UserError
 from ablations.screen import on_screen
 from ablations.trainer import flatten
-from dapo_lit.config.conversion import convert
-from dapo_lit.config.converted import WANTED, Conversion
 from dapo_lit.config.identity import put
 from dapo_lit.config.shipped import is_group
+from dapo_lit_tools.conversion.conversion import convert
+from dapo_lit_tools.conversion.converted import WANTED, Conversion
 
 
 def conversion(script: Sequence[str]) -> tuple[str, Conversion]:
     """The trainer that a script or a command line is for, and what became of its settings."""
-    from dapo_lit.cli.foreign_scripts import command_settings, read_script
+    from dapo_lit_tools.conversion.foreign_scripts import command_settings, read_script
 
     if len(script) == 1 and " " not in script[0]:
         system, settings = read_script(Path(script[0]))

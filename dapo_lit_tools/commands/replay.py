@@ -34,7 +34,7 @@ from dapo_lit.config.shipped import switches_of
 from dapo_lit.imports import named_in
 
 if TYPE_CHECKING:
-    from dapo_lit.replays.recorded_step import Recording
+    from dapo_lit_tools.replays.recorded_step import Recording
 
 
 SCHEMA = "dapo_lit/replay/1"
@@ -53,7 +53,7 @@ def changed(config: Config, changes: Mapping[str, Any]) -> Config:
 
 def arms_of(recording: Recording, changes: Mapping[str, Any]) -> dict[str, Config]:
     """The recorded arm first, then the arm that was asked for, or one per technique, keyed by name."""
-    from dapo_lit.replays.recorded_step import without_benchmarks
+    from dapo_lit_tools.replays.recorded_step import without_benchmarks
 
     config = without_benchmarks(recording.config)
     techniques = config.algorithm.techniques.model_dump()
@@ -82,8 +82,8 @@ def write_page(run: Path, step: int | None, changes: Mapping[str, Any], trust: b
     import torch
 
     from ablations.report.run_page import write_run_page
-    from dapo_lit.replays.page import step_page
-    from dapo_lit.replays.recorded_step import open_recording, without_benchmarks
+    from dapo_lit_tools.replays.page import step_page
+    from dapo_lit_tools.replays.recorded_step import open_recording, without_benchmarks
 
     for key in changes:
         if not key.startswith("trainer."):
@@ -131,8 +131,8 @@ def replay_run(
     import pandas as pd
     import torch
 
-    from dapo_lit.replays.recorded_step import Replayed, open_recording, replay
-    from dapo_lit.replays.tables import summary_row, token_table
+    from dapo_lit_tools.replays.recorded_step import Replayed, open_recording, replay
+    from dapo_lit_tools.replays.tables import summary_row, token_table
 
     silence_libraries()
     recording = open_recording(run, step, None if trust else named_in(changes))

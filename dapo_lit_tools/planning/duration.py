@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
-from dapo_lit.forecast.hardware import Hardware, Workload
+from dapo_lit.forecast.architecture import cache_bytes
+from dapo_lit_tools.planning.hardware import Hardware, Workload
 
 BANDWIDTH_FRAC = 0.685
 """Share of the memory's bandwidth that a decode step reaches: gpt-fast, Llama-2-7B on one A100."""
@@ -98,7 +99,7 @@ class Shape:
     @property
     def cache_bytes(self) -> float:
         """Bytes of a token's keys and values in bf16."""
-        return 2.0 * self.layers * self.key_heads * self.head_dim * 2
+        return cache_bytes(self.layers, self.key_heads, self.head_dim)
 
     @property
     def moved(self) -> float:

@@ -3,7 +3,7 @@
 Simulated benchmarks: each question has a probability of its own, drawn from a Beta distribution, and so many samples.
 The interval is about questions like these, so the truth is the mean of that distribution.
 
-    python benchmarks/coverage.py --out benchmarks/results/coverage.json
+    python benchmarks/interval_coverage.py --out benchmarks/results/coverage.json
 """
 
 import argparse
@@ -40,7 +40,7 @@ def main() -> None:
         ours, students = (held / settings.repeats).tolist()
         rows.append({"mean": mean, "ours": ours, "student": students})
         print(f"mean {mean}: the interval holds it in {ours:.1%}, Student's t in {students:.1%}")
-    command = " ".join(["python", "benchmarks/coverage.py", *sys.argv[1:]])
+    command = " ".join(["python", "benchmarks/interval_coverage.py", *sys.argv[1:]])
     shown = {key: value for key, value in vars(settings).items() if key != "out"} | {"concentration": CONCENTRATION}
     text = json.dumps({"command": command, "settings": shown, "rows": rows}, indent=1) + "\n"
     settings.out.write_text(text, encoding="utf-8")

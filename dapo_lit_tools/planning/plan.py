@@ -13,8 +13,9 @@ from rich.console import Console
 
 from ablations.screen import print_table
 from dapo_lit.config import Config
-from dapo_lit.forecast.duration import FOLDER_BYTES_S, HELD_OUT_ERROR, Engines, Phase, Shape, Step, phases
-from dapo_lit.forecast.hardware import PlanConfig, architecture
+from dapo_lit.forecast.architecture import architecture
+from dapo_lit_tools.planning.duration import FOLDER_BYTES_S, HELD_OUT_ERROR, Engines, Phase, Shape, Step, phases
+from dapo_lit_tools.planning.hardware import PlanConfig
 
 if TYPE_CHECKING:
     from dapo_lit.forecast.memory import Memory

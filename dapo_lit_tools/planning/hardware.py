@@ -1,14 +1,14 @@
 """The config of a plan: GPUs from data sheets, and the workload that is assumed."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from ablations.errors import suggestion
-from dapo_lit.config import Config, ConfigError, Section
+from dapo_lit.config import Config, Section
 from dapo_lit.config.commands import Answer
-from dapo_lit.config.sections import Count, Fraction, Policy
+from dapo_lit.config.sections import Count, Fraction
 
 
 @dataclass(frozen=True)
@@ -36,38 +36,6 @@ GPUS = {
     "h800": Hardware("H800 SXM", 80.0, 989.0, 3350.0, 50.0, 200.0),
     "cpu": Hardware("two CPU cores", 16.0, 0.1, 20.0, 1.0, 10.0),  # rough, and of use for tiny policies only
 }
-
-
-QWEN2_5 = {
-    "0.5B": (24, 896, 4864, 14, 2, 151936, True), "1.5B": (28, 1536, 8960, 12, 2, 151936, True),
-    "7B": (28, 3584, 18944, 28, 4, 152064, False), "32B": (64, 5120, 27648, 40, 8, 152064, False),
-}  # fmt: skip
-"""Sizes of Qwen2.5 from its config files, so that the shipped experiments are planned without a network."""
-
-
-def qwen2_5(size: str) -> dict[str, Any]:
-    """The model configuration of a size in QWEN2_5."""
-    layers, hidden, mlp, heads, key_heads, vocabulary, tied = QWEN2_5[size]
-    return {
-        "model_type": "qwen2", "num_hidden_layers": layers, "hidden_size": hidden, "intermediate_size": mlp,
-        "num_attention_heads": heads, "num_key_value_heads": key_heads, "vocab_size": vocabulary,
-        "tie_word_embeddings": tied, "max_position_embeddings": 32768,
-    }  # fmt: skip
-
-
-def architecture(policy: Policy) -> dict[str, Any]:
-    """The policy's model configuration: of its config, of Qwen2.5, or what its folder or the hub says."""
-    if policy.architecture is not None:
-        return policy.architecture
-    known = str(policy.path).removeprefix("Qwen/Qwen2.5-")
-    if known in QWEN2_5:
-        return qwen2_5(known)
-    from transformers import AutoConfig
-
-    try:
-        return dict(AutoConfig.from_pretrained(str(policy.path)).get_text_config().to_diff_dict())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"policy.path={policy.path}: no model configuration there ({error})") from None
 
 
 def known_gpu(given: object) -> object:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from ablations.errors import one_line
 from dapo_lit.config import ConfigError
-from dapo_lit.config.conversion import Code
+from dapo_lit_tools.conversion.conversion import Code
 
 Settings = dict[str, Any]
 

@@ -8,8 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dapo_lit.config.converted import Conversion, Updates, complete, fits, is_on, trl_batches, verl_batches, verl_kl
 from dapo_lit.config.parsing import NONE, STARTS, other_trainers
+from dapo_lit_tools.conversion.converted import (
+    Conversion,
+    Updates,
+    complete,
+    fits,
+    is_on,
+    trl_batches,
+    verl_batches,
+    verl_kl,
+)
 
 System = Literal["trl", "verl"]
 ANY = "*"

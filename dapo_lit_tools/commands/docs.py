@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import dapo_lit
 from ablations.arguments import CommandParser
 from ablations.errors import suggestion
 from ablations.screen import on_screen
@@ -16,7 +17,7 @@ from ablations.screen import on_screen
 
 def pages_folder() -> Path:
     """`pages/` inside an installed package, `docs/` at the top of a checkout."""
-    package = Path(__file__).parent
+    package = Path(dapo_lit.__file__).parent
     installed = package / "pages"
     return installed if installed.is_dir() else package.parent / "docs"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-WHEELS = Path(__file__).parents[1] / "benchmarks/gpu/wheels.txt"
+WHEELS = Path(__file__).parents[2] / "benchmarks/gpu/wheels.txt"
 ON_MACHINE = ("torch", "transformers", "accelerate", "pandas", "pyarrow", "triton")
 """What such a machine has, with what these need."""
 

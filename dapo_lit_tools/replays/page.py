@@ -27,14 +27,14 @@ from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.identity import with_defaults
 from dapo_lit.engines.protocol import Sample
 from dapo_lit.lit.module import DAPOModule
-from dapo_lit.replays.recorded_step import Recording, Replayed, replay, trained_weights
-from dapo_lit.replays.sketch import MOST_ALONG, Directions, derivative, saved_weights
-from dapo_lit.replays.tables import cosine, token_table
 from dapo_lit.rollout.records import Group
 from dapo_lit.runs.safe_loading import safe_state_types
 from dapo_lit.seeds import minibatch_seed
 from dapo_lit.step.batch import token_batch
 from dapo_lit.switches.algorithm import reward_shaping
+from dapo_lit_tools.replays.recorded_step import Recording, Replayed, replay, trained_weights
+from dapo_lit_tools.replays.sketch import MOST_ALONG, Directions, derivative, saved_weights
+from dapo_lit_tools.replays.tables import cosine, token_table
 
 TEMPLATE = Path(__file__).with_name("step.html")
 COMPUTED: dict[str, tuple[Any, ...]] = {

@@ -16,9 +16,9 @@ import yaml
 
 from ablations.errors import one_line
 from ablations.trainer import flatten
-from dapo_lit.cli.foreign_python import Settings, plain, python_settings
 from dapo_lit.config import ConfigError
-from dapo_lit.config.conversion import Code, System
+from dapo_lit_tools.conversion.conversion import Code, System
+from dapo_lit_tools.conversion.foreign_python import Settings, plain, python_settings
 
 VERL_SECTIONS = (
     "actor_rollout_ref",

@@ -38,7 +38,6 @@ from dapo_lit.imports import allow_imports
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.fit import build_trainer
 from dapo_lit.lit.module import DAPOModule
-from dapo_lit.replays.sketch import save_weights
 from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.score import Score
 from dapo_lit.rollout.records import Group
@@ -48,6 +47,7 @@ from dapo_lit.runs.resume import check_inputs, check_reference
 from dapo_lit.runs.rollout_table import read_recorded, rollouts_file
 from dapo_lit.runs.safe_loading import safe_state_types
 from dapo_lit.step.batch import MicroBatch, RolloutStep, TokenBatch
+from dapo_lit_tools.replays.sketch import save_weights
 
 
 @dataclass(frozen=True)

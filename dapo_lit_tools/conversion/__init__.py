@@ -1,0 +1,1 @@
+"""Scripts and configs of other trainers as settings here."""

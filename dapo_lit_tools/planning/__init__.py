@@ -1,0 +1,1 @@
+"""The time, memory and price of a run, before it is launched."""
