@@ -1,8 +1,7 @@
 """What a trainer says about its own runs, so that they are read as it means them.
 
 A trainer calls `hand_over` where it is imported, as dapo_lit/__init__.py does, and `register` (techniques.py) with the
-techniques that it can switch. Logs of other trainers need neither: every setting that a config holds counts, and none
-is checked.
+techniques that it can switch. Logs of other trainers need neither: every setting that a config holds counts.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,10 +28,6 @@ def flatten(tree: Tree, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _unchecked(tree: Tree, place: object) -> None:
-    """Takes any config."""
-
-
 @dataclass(frozen=True)
 class Configs:
     """How the config of a run is read."""
@@ -41,8 +36,9 @@ class Configs:
     """The dotted keys that decide what a run learns and when it ends, with their values."""
     complete: Callable[[Tree], dict[str, Any]] = dict
     """The config with the keys that its version did not have."""
-    check: Callable[[Tree, object], None] = _unchecked
-    """Raises DamagedError where the config at a place has values of other types than the trainer's."""
+    check: Callable[[Tree, object], None] | None = None
+    """Raises DamagedError where the config at a place has values of other types than the trainer's; None: only what is
+    read here is checked (files/record.py)."""
     sometimes: tuple[str, ...] = ()
     """Keys that are part of `identity` under some settings only."""
     calibrations: Path | None = None
