@@ -31,6 +31,7 @@ import techniques
 from cells import ROOT
 from tables import calibration
 
+from ablations.techniques import FILE, REGISTER, techniques_text
 from dapo_lit.replays.page import refilled
 
 
@@ -91,6 +92,7 @@ PLAYED = ROOT / "docs" / "play"
 FILES: dict[Path, Callable[[], str]] = {
     **{page: partial(played, page) for page in sorted(PLAYED.glob("*.html"))},
     claims.FINDINGS: claims.findings,
+    FILE: lambda: techniques_text(REGISTER.values()),
     effects.FIGURE: effects.figure,
     rules_tried.FIGURE: rules_tried.figure,
     key_use.VARIED: key_use.counted,

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
+import dapo_lit as dapo_lit  # says how the configs of its runs are read
 from ablations.read import outcomes
 from ablations.read.runs import load
 from ablations.report.report import Table, arms_section
