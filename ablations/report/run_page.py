@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ablations.border import is_share
-from ablations.command_text import command, setting
+from ablations.command_text import command
 from ablations.files.layout import kept_states, playable_page
 from ablations.read.outcomes import amount, in_words, unit
 from ablations.read.runs import Run, Runs, read_run
@@ -51,11 +51,9 @@ def _commands(run: Run) -> str:
     if recorded := (run.config.get("replay") or {}).get("record"):
         live = command("serve", str(run.folder))
         play = command("replay", str(run.folder), f"step={recorded[0]}", "--html")
-        fork = command("train", "-m", "+study=fork", setting("fork.run", str(run.folder)))
         text += (
             f" A page of step {recorded[0]} to play with, five switches and every token:\n\n```\n{play}\n```\n\n"
-            f"To train on without each technique from the states that this run kept, for a few steps:\n\n```\n{fork}\n"
-            f"```\n\nA page on this machine that does both at a click:\n\n```\n{live}\n```\n\n"
+            f"A page on this machine that makes it at a click:\n\n```\n{live}\n```\n\n"
         )
     if any(line.startswith("study.arm=") for line in run.overrides):
         found = command("report", str(run.folder.parent.parent))
