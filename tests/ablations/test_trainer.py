@@ -13,7 +13,9 @@ from ablations.read.guard import composed_refusals
 from ablations.techniques import REGISTER, read_techniques, register, techniques_text
 from ablations.trainer import Configs, Trainer, hand_over
 
-OF_ARMS = {"a": {"lr": 1.0, "name": "a"}, "b": {"lr": 1.0, "name": "b"}}
+OF_ARMS = {
+    name: {"lr": 1.0, "name": name, "runs_dir": name, "logger": {"wandb": {"project": name}}} for name in ("a", "b")
+}
 
 
 @pytest.fixture(autouse=True)
