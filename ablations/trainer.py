@@ -1,11 +1,12 @@
 """What a trainer says about its own runs, so that they are read as it means them.
 
 A trainer calls `hand_over` where it is imported, as dapo_lit/__init__.py does, and `register` (techniques.py) with the
-techniques that it can switch. Logs of other trainers need neither: every setting that a config holds counts, and none
-is checked.
+techniques that it can switch. Logs of other trainers need neither: every setting of a config counts but those in
+uncounted.json.
 """
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -29,20 +30,40 @@ def flatten(tree: Tree, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _unchecked(tree: Tree, place: object) -> None:
-    """Takes any config."""
+FILE = Path(__file__).with_name("uncounted.json")
+"""Made by docs/site/made.py of the schema in dapo_lit/config: keys that name, place, watch or speed up a run."""
+
+
+@cache
+def uncounted() -> frozenset[str]:
+    """Keys that are no part of an experiment where no trainer says which are."""
+    return frozenset(json.loads(FILE.read_text(encoding="utf-8")))
+
+
+def counted(tree: Tree) -> dict[str, Any]:
+    """The dotted keys of a config without those in uncounted.json and what is below them."""
+    flat = flatten(tree)
+    return {key: flat[key] for key in sorted(flat) if not uncounted() & set(_prefixes(key))}
+
+
+def _prefixes(key: str) -> Iterator[str]:
+    """`a.b.c`, `a.b` and `a` of `a.b.c`."""
+    while key:
+        yield key
+        key = key.rpartition(".")[0]
 
 
 @dataclass(frozen=True)
 class Configs:
     """How the config of a run is read."""
 
-    identity: Callable[[Tree], dict[str, Any]] = flatten
+    identity: Callable[[Tree], dict[str, Any]] = counted
     """The dotted keys that decide what a run learns and when it ends, with their values."""
     complete: Callable[[Tree], dict[str, Any]] = dict
     """The config with the keys that its version did not have."""
-    check: Callable[[Tree, object], None] = _unchecked
-    """Raises DamagedError where the config at a place has values of other types than the trainer's."""
+    check: Callable[[Tree, object], None] | None = None
+    """Raises DamagedError where the config at a place has values of other types than the trainer's; None: only what is
+    read here is checked (files/record.py)."""
     sometimes: tuple[str, ...] = ()
     """Keys that are part of `identity` under some settings only."""
     calibrations: Path | None = None

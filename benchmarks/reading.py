@@ -29,7 +29,7 @@ from dapo_lit.lit.module import DAPOModule
 from dapo_lit.train import main as train
 
 ROOT = Path(dapo_lit.__file__).parent.parent
-ROOMS = (str(ROOT / "dapo_lit"), str(ROOT / "math_answers"))
+ROOMS = tuple(str(ROOT / package) for package in ("dapo_lit", "ablations", "math_answers"))
 STEP = ("+experiment=four_sums", "budget.steps=1", "evaluation.samples=1", "logger.progress=none")
 
 
@@ -80,9 +80,10 @@ def comment_lines(file: Path) -> tuple[int, int]:
 
 def print_comments() -> None:
     rooms: dict[str, list[Path]] = {}
-    for file in sorted((ROOT / "dapo_lit").rglob("*.py")):
-        room, *below = file.relative_to(ROOT / "dapo_lit").parts
-        rooms.setdefault(room if below else ".", []).append(file)
+    for package in ("dapo_lit", "ablations"):
+        for file in sorted((ROOT / package).rglob("*.py")):
+            room, *below = file.relative_to(ROOT / package).parts
+            rooms.setdefault(room if below else package, []).append(file)
     total_own = total_lines = 0
     for room, files in sorted(rooms.items()):
         own, lines = (sum(counts) for counts in zip(*map(comment_lines, files), strict=True))

@@ -82,7 +82,7 @@ FAULTS = (
         ("tests/tasks/test_second_try.py", "-k", "wrong_is_said")),
     Fault("a resumed run with another reference", "runs/resume.py",
         "and before != weights:", "and before == weights:", BASES),
-    Fault("runs from other weights repeat each other", "config/identity.py",
+    Fault("runs from other weights repeat each other", "../ablations/trainer.py",
         "if len(weights) > 1:", "if len(weights) > 2:", ("tests/config/test_identity.py", "-k", "other_weights")),
     Fault("a cell from other weights than its seed's", "cli/study_plan.py",
         "if base_recipe(identity(tree)) == recipe:", "if False:",

@@ -56,3 +56,13 @@ def test_clip_higher_cannot_act_in_a_loss_without_an_upper_bound():
         answer = advice("clip_higher", clipped, {"loss": loss, "techniques.clip_higher": True}, ())
         assert answer.acts is ("clip_high" in built_in.bounds), loss
         assert answer.acts or answer.amount == f"loss={loss} has no upper bound"
+
+
+def test_clip_higher_cannot_act_with_one_update_a_step():
+    seen = [{"step": 1, "clip/symmetric_high_frac_last_epoch": 0.02}]
+    settings = {"num_prompts": 8, "minibatch_prompts": 8, "epochs": 1, "old_logprobs": "recompute", "clip.low": 0.2,
+                "clip.high": 0.28, "techniques.clip_higher": True}  # fmt: skip
+    answer = advice("clip_higher", seen, settings, ())
+    assert answer.acts is False
+    assert "minibatch_prompts" in answer.amount
+    assert advice("clip_higher", seen, settings | {"epochs": 3}, ()).acts

@@ -137,7 +137,7 @@ def test_an_arm_with_another_reward_scores_what_the_state_holds_by_it(cache, tmp
 def test_the_page_has_each_state_by_itself_and_what_it_is(folder):
     page = (folder / FORKS / "report.html").read_text()
     assert page.count("<h2") == page.count("the run was repeated exactly") == 2
-    assert "not over a whole run" in page
+    assert "does not predict a complete run" in page
     before = read_metrics(folder / RUN).table["tokens_generated"][1]
     last = [
         [read_metrics(cell(folder, 2, arm, stream)).table.loc[3] for stream in (0, 1)]

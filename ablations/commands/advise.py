@@ -40,11 +40,11 @@ def measurements(run: Path, system: str | None) -> tuple[list[dict[str, Any]], M
         raise UserError(f"{run} is a file, not the folder of a run; of another trainer's log, name it: --from trl")
     from ablations.files.layout import CONFIG
     from ablations.files.metrics_file import read_metrics
-    from ablations.files.record import read_config
+    from ablations.files.record import check_config, read_config
     from ablations.trainer import configs, flatten
 
     config = read_config(run)
-    configs().check(config, run / CONFIG)
+    check_config(config, run / CONFIG)
     complete = configs().complete(config)
     settings = flatten(complete.get("algorithm") or {})
     settings["rollout.steps_ahead"] = (complete.get("rollout") or {}).get("steps_ahead")

@@ -14,6 +14,7 @@ from ablations.errors import DamagedError
 from ablations.files.atomic import write_text
 from ablations.files.layout import CONFIG, RECORD
 from ablations.files.manifest import MANIFEST, RESTORE, check_file, read_manifest, sealed, unsealed
+from ablations.trainer import configs
 
 YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's loader, where PyYAML has it, is ten times as fast; a study has one config a run."""
@@ -69,6 +70,58 @@ class Record(TypedDict, total=False):
     hardware: dict[str, Any]
     faults: list[str]
     not_finite: list[str]
+
+
+@with_config(OPEN)
+class Algorithm(TypedDict, total=False):
+    techniques: dict[str, Flag] | None
+
+
+@with_config(OPEN)
+class Budget(TypedDict, total=False):
+    steps: Step | None
+
+
+@with_config(OPEN)
+class Evaluation(TypedDict, total=False):
+    final_samples: Whole | None
+    at_tokens: list[Whole] | None
+
+
+@with_config(OPEN)
+class Policy(TypedDict, total=False):
+    path: str | None
+
+
+@with_config(OPEN)
+class Regime(TypedDict):
+    name: str
+
+
+@with_config(OPEN)
+class Task(TypedDict, total=False):
+    base_seed: Seed
+    label: str | None
+
+
+@with_config(OPEN)
+class Config(TypedDict, total=False):
+    """config.yaml, as far as it is read where no trainer checks it."""
+
+    algorithm: Algorithm | None
+    budget: Budget | None
+    evaluation: Evaluation | None
+    policy: Policy | None
+    regime: Regime | None
+    task: Task | None
+
+
+def check_config(tree: dict[str, Any], place: object) -> None:
+    """Raises DamagedError in one line where a value is of another type than its key's."""
+    if check := configs().check:
+        check(tree, place)
+    else:
+        checked(tree, Config, place, remedy=f"; {RESTORE}")
 
 
 def checked_record(tree: object, place: object) -> dict[str, Any]:

@@ -29,10 +29,9 @@ from ablations.border import (
 )
 from ablations.errors import DamagedError
 from ablations.files.manifest import MANIFEST, sum_of, write_manifest
-from ablations.files.record import checked_record
+from ablations.files.record import check_config, checked_record
 from ablations.files.tables import read_table, write_arrow
 from ablations.read.run import AXES, SAMPLE_KINDS, Run, StudyError
-from ablations.trainer import configs
 
 CELLS, METRICS, SAMPLES = "cells.parquet", "metrics.parquet", "samples.parquet"
 CELL_KINDS = {"arm": TEXT, "seed": WHOLE}
@@ -76,7 +75,7 @@ def _cell(row: Mapping[Any, Any], place: str) -> Cell:
     config = json_tree(row["config"], f"{place}, config")
     check_size(config, f"{place}, config")
     checked(config, dict[str, Any], f"{place}, config")
-    configs().check(config, f"{place}, config")
+    check_config(config, f"{place}, config")
     return Cell(
         **named,  # type: ignore[arg-type]
         # The columns decide which cell it is: tables are joined by them.

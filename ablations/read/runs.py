@@ -22,7 +22,7 @@ from ablations.errors import DamagedError, one_line
 from ablations.files.layout import CONFIG, RECORD, TABLES, is_run
 from ablations.files.manifest import MANIFEST, RESTORE
 from ablations.files.metrics_file import read_metrics
-from ablations.files.record import read_config, read_record
+from ablations.files.record import check_config, read_config, read_record
 from ablations.files.run_manifest import lost_files
 from ablations.files.tables import read_table
 from ablations.inputs import in_words, unexplained
@@ -30,7 +30,7 @@ from ablations.read.packed_cells import CELLS, read_packed
 from ablations.read.registration import last_plan
 from ablations.read.run import USABLE, Run, StudyError
 from ablations.techniques import REGISTER
-from ablations.trainer import configs, same_experiment
+from ablations.trainer import same_experiment
 
 RUN_NAME = re.compile(r"seed_\d+")
 
@@ -239,7 +239,7 @@ def read_run(folder: Path) -> Run:
     if not {"arm", "seed"} <= record.keys():
         reason = "names no arm and seed" if record else "is missing"
         raise DamagedError(f"{folder / RECORD} {reason}; {RESTORE}")
-    configs().check(config, folder / CONFIG)
+    check_config(config, folder / CONFIG)
     file = folder / "overrides.txt"
     return Run.of(
         folder,

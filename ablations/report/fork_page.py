@@ -33,8 +33,8 @@ OUTCOMES = {
 }
 """After training accuracy, which is the registered outcome; generated tokens are the last column."""
 WHAT = (
-    "A local effect on one policy: what a switch changes over the next steps of this run, not over a whole run, which "
-    "four steps do not predict in the four toy settings where that was tested (docs/calibration.md)."
+    "A fork does not predict a complete run: this is what a switch changes over the next steps of one policy. In the "
+    "four toy settings where that was tested, four steps did not predict the run (docs/calibration.md)."
 )
 NOT_REPEATED = ("time/", "perf/", "memory/", "eval/")
 """Metrics of the machine, and of evaluations, which a fork does not make."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ablations.border import is_share
-from ablations.command_text import command, setting
+from ablations.command_text import command
 from ablations.files.layout import kept_states, playable_page
 from ablations.read.outcomes import amount, in_words, unit
 from ablations.read.runs import Run, Runs, read_run
@@ -50,12 +50,7 @@ def _commands(run: Run) -> str:
     text = "One run cannot show what a technique does, or how much seeds differ."
     if recorded := (run.config.get("replay") or {}).get("record"):
         play = command("replay", str(run.folder), f"step={recorded[0]}", "--html")
-        fork = command("train", "-m", "+study=fork", setting("fork.run", str(run.folder)))
-        text += (
-            f" A page of step {recorded[0]} to play with, five switches and every token:\n\n```\n{play}\n```\n\n"
-            "To train on without each technique from the states that this run kept, for a few steps:\n\n"
-            f"```\n{fork}\n```\n\n"
-        )
+        text += f" A page of step {recorded[0]} to play with, five switches and every token:\n\n```\n{play}\n```\n\n"
     if any(line.startswith("study.arm=") for line in run.overrides):
         found = command("report", str(run.folder.parent.parent))
         return f"{text} This run is one of the study {run.study}, which says:\n\n```\n{found}\n```"

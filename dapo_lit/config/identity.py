@@ -47,6 +47,13 @@ def kinds(schema: type[Section] = Config, inherited: Kind = SCIENCE, prefix: str
     return found
 
 
+def uncounted() -> list[str]:
+    """The keys without keys below them that are no part of an experiment."""
+    known = kinds()
+    ends = [key for key in known if not any(other.startswith(f"{key}.") for other in known)]
+    return [key for key in ends if known[key] not in (SCIENCE, HORIZON)]
+
+
 @cache
 def schema_key(key: str) -> str:
     """The longest part of a dotted key that the schema has: `task.options` for `task.options.terms`."""

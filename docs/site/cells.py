@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+import dapo_lit as dapo_lit  # says how the configs of its runs are read
 from ablations.compare.contrasts import Contrast, Effect, compare_on, contrasts, difference
 from ablations.compare.equal_budget import sides
 from ablations.compare.statistics import Estimate

@@ -7,6 +7,7 @@ tests/test_made.py compares every part and file with its data. Tables that only 
 the code changes them, are in tables.py.
 """
 
+import json
 import re
 from collections.abc import Callable
 from functools import partial
@@ -32,6 +33,10 @@ import walked
 from cells import ROOT
 from tables import calibration
 
+from ablations.techniques import FILE as TECHNIQUES
+from ablations.techniques import REGISTER, techniques_text
+from ablations.trainer import FILE as UNCOUNTED
+from dapo_lit.config.identity import uncounted
 from dapo_lit_tools.replays.page import refilled
 
 
@@ -94,6 +99,8 @@ PLAYED = ROOT / "docs" / "play"
 FILES: dict[Path, Callable[[], str]] = {
     **{page: partial(played, page) for page in sorted(PLAYED.glob("*.html"))},
     claims.FINDINGS: claims.findings,
+    TECHNIQUES: lambda: techniques_text(REGISTER.values()),
+    UNCOUNTED: lambda: json.dumps(uncounted(), indent=1) + "\n",
     effects.FIGURE: effects.figure,
     rules_tried.FIGURE: rules_tried.figure,
     key_use.VARIED: key_use.counted,

@@ -100,22 +100,18 @@ def rooms() -> str:
     found = {
         file.parent.relative_to(package).as_posix().replace("/", "."): file for file in package.glob("**/__init__.py")
     }
-    nested = ("study.", "runs.")
-    names = [name for name in found if name != "." and (name.startswith(nested) or "." not in name)]
-    outside = ("dapo_lit_tools", "math_answers")
+    names = [name for name in found if name != "." and "." not in name]
+    outside = [file.parent.relative_to(ROOT).as_posix() for file in sorted((ROOT / "ablations").glob("**/__init__.py"))]
+    outside += ["dapo_lit_tools", "math_answers"]
     found |= {name: ROOT / name / "__init__.py" for name in outside}
     rows = []
     for name in [*names, *outside]:
-        whole = f"{name}." not in nested
-        files = [f for f in found[name].parent.rglob("*.py") if whole or f.parent == found[name].parent]
+        top = name == "ablations"  # its rooms have lines of their own
+        files = list(found[name].parent.glob("*.py") if top else found[name].parent.rglob("*.py"))
         text = "\n".join(file.read_text(encoding="utf-8") for file in files)
-        below = set(
-            re.findall(
-                r"^ *(?:from|import) (?:dapo_lit\.)?(study\.(?:read|compare|figures|report)|runs\.files|\w+)",
-                text,
-                re.M,
-            )
-        ) - {name}
+        imported = re.findall(r"^ *(?:from|import) (?:dapo_lit\.)?(ablations\.\w+|\w+)", text, re.M)
+        rooms_of = {word.replace(".", "/") for word in imported}
+        below = {room if room in outside else room.partition("/")[0] for room in rooms_of} - {name}
         holds = (ast.get_docstring(ast.parse(found[name].read_text(encoding="utf-8"))) or "").splitlines()[0]
         below &= {*names, "techniques", *outside}
         count, lines = _count(iter(files))
@@ -126,7 +122,8 @@ def rooms() -> str:
             )
         )
     ordered = [row for _, row in sorted(rows, reverse=True)]
-    for name, folder, kind in (("files at the top", package, "*.py"), ("**dapo_lit**", package, "**/*.py")):
+    whole = (("**dapo_lit**", package, "**/*.py"), ("**ablations**", ROOT / "ablations", "**/*.py"))
+    for name, folder, kind in (("files at the top", package, "*.py"), *whole):
         ordered.append("| {} | | | {} | {:,} |".format(name, *_count(folder.glob(kind))))
     for name, kind in (("tests", "*.py"), ("conf", "*.yaml")):
         ordered.append("| **{}** | | | {} | {:,} |".format(name, *_count((ROOT / name).rglob(kind))))

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+import dapo_lit as dapo_lit  # says how the configs of its runs are read
 from ablations.compare.contrasts import difference
 from ablations.compare.equal_budget import at_marks
 from ablations.compare.statistics import holm

@@ -1,5 +1,7 @@
 """Whether a technique can act in a run, and which studies the run resembles."""
 
+from dataclasses import replace
+
 import pytest
 
 from ablations.compare.advice import Found, advice, findings, resembling, updates_of
@@ -66,11 +68,15 @@ def test_a_length_penalty_acts_in_its_buffer_where_nothing_is_truncated(penalty,
     assert ("is 0.300" in answer.amount) is (penalty == -0.3)
 
 
-def test_settings_that_make_a_technique_idle_are_named_before_any_measurement():
-    one_update = SETTINGS | {"minibatch_prompts": 8, "epochs": 1}
-    answer = of("clip_higher", rows(clip__symmetric_high_frac_last_epoch=0.02), one_update)
-    assert answer.acts is False
-    assert "minibatch_prompts" in answer.amount
+def test_settings_that_make_a_technique_idle_are_named_before_any_measurement(monkeypatch):
+    def one_epoch(get):
+        return "every ratio is 1" if get("epochs") == 1 else None
+
+    monkeypatch.setitem(REGISTER, "clip_higher", replace(REGISTER["clip_higher"], idle=(one_epoch,)))
+    seen = rows(clip__symmetric_high_frac_last_epoch=0.02)
+    assert of("clip_higher", seen).acts
+    answer = of("clip_higher", seen, SETTINGS | {"epochs": 1})
+    assert (answer.acts, answer.amount) == (False, "every ratio is 1")
 
 
 def test_what_was_not_logged_is_unknown():

@@ -16,7 +16,7 @@ from ablations.designs import Arm
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((Path(ablations.__file__).parent / "schemas" / "decide.json").read_text())
-TRL = ["--from", "trl", str(ROOT / "tests" / "study" / "trl_logs"), "--metric", "rewards/accuracy/mean"]
+TRL = ["--from", "trl", str(ROOT / "tests" / "ablations" / "trl_logs"), "--metric", "rewards/accuracy/mean"]
 GAINS = {"better": 0.08, "worse": -0.06, "nothing": 0.0}
 NOISE = (0.011, -0.013, 0.004, 0.009, -0.006, -0.012, 0.007, 0.0, 0.003, -0.004, 0.006, -0.005)
 
