@@ -31,7 +31,7 @@ SLOW = {
     "test_new_loss.py", "test_new_technique.py", "test_notebooks.py", "test_one_file.py", "test_overlap.py",
     "test_own_data.py", "test_parts.py", "test_plan.py", "test_policy_check.py", "test_rank_watch.py", "test_ranks.py",
     "test_regimes.py", "test_replay.py", "test_replay_page.py", "test_report_page.py", "test_resume.py",
-    "test_reward_check.py", "test_rooms.py", "test_safe_loading.py", "test_sequential.py", "test_shapes.py",
+    "test_reward_check.py", "test_roads.py", "test_rooms.py", "test_safe_loading.py", "test_sequential.py", "test_shapes.py",
     "test_sketch.py", "test_steps_ahead.py", "test_study_configs.py", "test_study_launch.py", "test_study_report.py",
     "test_running.py", "test_study_statistics.py", "test_supervisor.py", "test_turn_tasks.py", "test_turns.py",
     "test_switches.py", "test_train.py", "test_whole_update.py",
