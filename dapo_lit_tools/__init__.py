@@ -1,4 +1,4 @@
-"""What stands beside the trainer: conversion from other trainers, plans, replays, and looks at a machine or a config.
+"""Tools around the trainer: conversion from other trainers, plans, replays, checks of a machine, schemas, the pages.
 
 The commands are in commands/. dapo_lit imports nothing of this package.
 """

@@ -81,6 +81,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "gpu_smollm2": on_gpu.smollm2,
     "gpu_agreement": on_gpu.agreement,
     "forks_against_runs": stated.forks_against_runs,
+    "floors": walked.floors,
     "buildings": walked.buildings,
     "roads": walked.roads,
     "plan_memory": planned.memory,

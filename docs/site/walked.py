@@ -23,7 +23,20 @@ def imports(building: str) -> list[str]:
                 found.add((node.module or "").partition(".")[0])
             elif isinstance(node, ast.Import):
                 found |= {alias.name.partition(".")[0] for alias in node.names}
-    return [name for name in DOES if name in found - {building}]
+    return [name for name in DOES if name in found - {building} and (ROOT / name).is_dir()]
+
+
+def floors() -> str:
+    """The buildings as a picture: each above those that it imports."""
+    present = [name for name in DOES if (ROOT / name).is_dir()]
+    below = {name: imports(name) for name in present}
+
+    def height(name: str) -> int:
+        return 1 + max(map(height, below[name]), default=-1)
+
+    by_floor = [[name for name in present if height(name) == floor] for floor in range(len(present))]
+    lines = ["     ".join(f"[ {name}: {DOES[name]} ]" for name in names) for names in reversed(by_floor) if names]
+    return "```console\n" + "\n      |  imports\n      v\n".join(lines) + "\n```"
 
 
 def buildings() -> str:
