@@ -71,5 +71,6 @@ def of_several_sets(folder: str, contrast: Contrast) -> None:
     if found := name(contrast):
         raise SystemExit(
             f"experiments/{folder}: {found.replace('_', ' ')} around DAPO from one set of base policies: state the "
-            "mean over sets, `<!-- n: pooled TASK EFFECT SHOW -->` (docs/site/pooled.py), or what was decided without a size"
+            "mean over sets, `<!-- n: pooled TASK EFFECT SHOW -->` (docs/site/pooled.py), or what was decided, without "
+            "a size"
         )

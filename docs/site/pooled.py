@@ -224,7 +224,8 @@ def _table(effects: Sequence[str], shown: Callable[[str, int], bool]) -> str:
             found = next(one for effect in effects if (one := of_set(task, place, effect)))
             name = f"[{_numbers(found)}](../experiments/{each[place].folder.split('/')[0]})"
             lines.append(f"| {task} | {name} | {each[place].note} | {' | '.join(cells_of)} |")
-        if any(means := [_mean(task, effect) for effect in effects]):
+        means = [_mean(task, effect) for effect in effects]
+        if places and any(means):
             lines.append(f"| {task} | *mean over sets* | | {' | '.join(means)} |")
     return "\n".join(lines)
 
