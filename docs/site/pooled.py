@@ -107,8 +107,9 @@ def random_effects(sets: Sequence[Sequence[float]], level: float = 0.95) -> Pool
     """The mean over sets of base policies, each with its bases' differences, with an interval that says what a further
     set would be about.
 
-    >>> random_effects([[0, 2], [4, 6]]).mean, random_effects([[0, 2], [4, 6]]).between ** 2
-    (3.0, 7.0...)
+    >>> found = random_effects([[0, 2], [4, 6]])
+    >>> round(found.mean, 6), round(found.between**2, 6)
+    (3.0, 7.0)
 
     Raises ValueError: there are fewer than two sets, or none has two different values.
     """
