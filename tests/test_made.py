@@ -5,10 +5,12 @@ import json
 import re
 from pathlib import Path
 
+import around
 import claims
 import inline
 import made
 import measured
+import pooled
 import predictions
 import provenance
 import published
@@ -109,7 +111,7 @@ def test_what_readme_says_was_found_is_short():
 
 
 def test_the_doctests_of_what_makes_numbers_hold():
-    for module in (inline, measured, predictions, stated, unsourced):
+    for module in (around, inline, measured, pooled, predictions, published, stated, unsourced):
         assert doctest.testmod(module).failed == 0
         assert doctest.testmod(module).attempted > 0
 

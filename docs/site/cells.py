@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+from around import of_several_sets
 
 import dapo_lit as dapo_lit  # says how the configs of its runs are read
 from ablations.compare.contrasts import Contrast, Effect, compare_on, contrasts, difference
@@ -29,18 +30,23 @@ def cells(folder: str) -> Runs:
     return load_once(place / "runs" if (place / "runs").is_dir() else place)
 
 
-def on_accuracy(folder: str, contrast: Contrast) -> Effect:
-    """A comparison on the held-out accuracy of a study."""
+def on_accuracy(folder: str, contrast: Contrast, one_set: bool = False) -> Effect:
+    """A comparison on the held-out accuracy of a study.
+
+    one_set: it may be an effect around DAPO, for a study's own page or a mean over sets.
+    """
+    if not one_set:
+        of_several_sets(folder, contrast)
     runs = cells(folder)
     return compare_on(runs, contrast, primary_metric(runs))
 
 
-def between(folder: str, treated: str, control: str) -> Effect:
+def between(folder: str, treated: str, control: str, one_set: bool = False) -> Effect:
     """One arm minus another, on the held-out accuracy of a study."""
     missing = {treated, control} - set(cells(folder).arms)
     if missing:
         raise SystemExit(f"experiments/{folder} has no arm {', '.join(sorted(missing))}")
-    return on_accuracy(folder, difference("", f"{treated} - {control}", None, treated, control))
+    return on_accuracy(folder, difference("", f"{treated} - {control}", None, treated, control), one_set)
 
 
 @cache

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from around import name
 from cells import EXPERIMENTS, load_once
 
 from ablations.compare.contrasts import Contrast, Effect, compare_on, contrasts
@@ -52,6 +53,11 @@ class Test:
     @property
     def up(self) -> bool:
         return self.comparison.estimate.mean > 0
+
+    @property
+    def around_dapo(self) -> bool:
+        """True for an accuracy around DAPO. The study decides its sign; its size is the mean over sets (pooled.py)."""
+        return self.claim["outcome"] == "accuracy" and name(self.comparison.contrast) is not None
 
 
 def tests(tree: Mapping[str, Any]) -> list[Test]:
@@ -132,6 +138,10 @@ def table() -> str:
             key, least = test.outcome, smallest_effect(estimate.n)
             interval = "" if estimate.low is None else f" [{amount(key, estimate.low)}, {amount(key, estimate.high)}]"
             effect = f"{amount(key, estimate.mean, signed=True)}{interval} {unit(key)}"
+            if test.around_dapo:
+                effect = (
+                    f"{'up' if test.up else 'down'} ([over sets](findings.md#around-dapo-over-sets-of-base-policies))"
+                )
             first = (f"{test.claim['id']} {test.claim['says']}", f"**{words}**") if place == 0 else ("", "")
             cells = [
                 *first,

@@ -1,11 +1,15 @@
 """Numbers within a sentence or a cell of a table: `<!-- n: KEY -->5 %<!-- /n -->`, where KEY says what makes the text.
 
     json NAME a/b/c FORMAT          a value of benchmarks/results/NAME.json (or benchmarks/NAME.json)
-    effect STUDY COMPARISON SHOW    an effect on the held-out accuracy, over base policies
+    pooled TASK EFFECT SHOW         an effect around DAPO, the mean over sets of base policies (pooled.py); SHOW may be
+                                    `sets`, how many
+    effect STUDY COMPARISON SHOW    an effect on the held-out accuracy, over base policies; around DAPO on the study's
+                                    own page only
     on METRIC STUDY COMPARISON SHOW     the same on another metric; METRIC may end in @FIRST-LAST, of rollout steps
     where TECHNIQUE OTHER on|off|gap SHOW [STUDY]   an effect over the combinations in which another technique is on, or
                                     off, or the difference of the two; of the cube on sums if no study is named
     level METRIC STUDY ARM          the mean over an arm's runs of the number that arms are compared on
+    level_of STUDY ARM SEED         the held-out accuracy of one run
     tokens STUDY ARM                what an arm's runs generate, mean, to the hundred
     calibrated REGIME TECHNIQUE SHOW    the effect of the extreme setting, its d, the placebo, or whether it is admitted
     at METRIC STUDY ARM STEP FORMAT     the mean over an arm's runs in one step (-1: the last)
@@ -35,13 +39,16 @@ from functools import cache
 import measured
 import numpy as np
 import planned
+import pooled
 import stated
+from around import DYNAMIC, SOFT, of_several_sets
 from cells import ROOT, cells, ratio
-from effects import where
+from effects import SUMS, where
 from tables import calibrated_effect
 
 from ablations.compare.contrasts import Contrast, Effect, compare_on, contrasts, difference, pair
 from ablations.compare.equal_budget import costs, per_step_metric
+from ablations.read.curves import TRAINING_ACCURACY
 from ablations.read.outcomes import amount, outcome, primary_metric, unit
 
 MARK = re.compile(r"<!-- n: ([^>]+?) -->(.*?)<!-- /n -->", re.DOTALL)
@@ -119,6 +126,13 @@ def _ends_of_size(found: Effect) -> str:
     return f"[{amount(found.outcome, -high)}, {amount(found.outcome, -low)}]" if low is not None and high else ""
 
 
+def _by_base(found: Effect) -> str:
+    """The lowest and the highest base policy."""
+    values = sorted(found.by_base.values())
+    low, high = (amount(found.outcome, value, signed=True) for value in (values[0], values[-1]))
+    return f"{low} to {high}"
+
+
 SHOWS: dict[str, Callable[[Effect], str]] = {
     "mean": _mean,
     "size": _size,
@@ -130,6 +144,7 @@ SHOWS: dict[str, Callable[[Effect], str]] = {
         f"{_size(found)} {unit(found.outcome)} " + (_ends(found) if found.estimate.mean > 0 else _ends_of_size(found))
     ),
     "bases": lambda found: str(found.estimate.n),
+    "by_base": _by_base,
     "p": _p,
 }
 
@@ -141,6 +156,12 @@ def level(metric: str, study: str, arm: str) -> str:
     """
     found = [one for run in cells(study).of(arm) if (one := outcome(run, metric)) is not None]
     return amount(metric, float(np.mean(found))) + (" %" if unit(metric) == "points" else f" {unit(metric)}".rstrip())
+
+
+def level_of(study: str, arm: str, seed: str) -> str:
+    """The held-out accuracy of one run, in percent."""
+    key, [run] = primary_metric(cells(study)), [run for run in cells(study).of(arm) if run.seed == int(seed)]
+    return f"{amount(key, outcome(run, key))} %"
 
 
 def tokens(study: str, arm: str) -> str:
@@ -185,12 +206,31 @@ def cost(study: str, words: str | Contrast, shown: str) -> str:
     return f"{'at least ' if needed.never else ''}x{needed.ratio:.2f} [{', '.join(ends)}]"
 
 
-def text(key: str) -> str:
-    """What a mark holds."""
+def _refuse_one_set(kind: str, *rest: str) -> None:
+    """Raises SystemExit: the mark states an effect around DAPO, or how soft punishment and dynamic sampling depend on
+    each other there, from one set of base policies."""
+    if kind == "effect" or (kind == "on" and rest[0].startswith((TRAINING_ACCURACY, "eval/"))):
+        study, words = rest[kind == "on" :][:2]
+        of_several_sets(study, contrast(study, words))
+    if kind == "where" and {rest[0], rest[1]} == {SOFT, DYNAMIC} and (*rest[4:], SUMS)[0] == SUMS:
+        raise SystemExit(
+            f"<!-- n: where {' '.join(rest)} -->: from one set of base policies; take `interaction`, pooled.py"
+        )
+
+
+def text(key: str, own_study: bool = False) -> str:
+    """What a mark holds.
+
+    own_study: it is on the page of a study, which says what its own base policies gave.
+    """
     kind, *rest = shlex.split(key)
+    if not own_study:
+        _refuse_one_set(kind, *rest)
     match kind:
         case "json":
             return value(*rest)
+        case "pooled":
+            return pooled.sets(*rest[:2]) if rest[2] == "sets" else SHOWS[rest[2]](pooled.as_effect(*rest[:2]))
         case "effect":
             return SHOWS[rest[2]](effect(rest[0], rest[1]))
         case "on":
@@ -199,6 +239,8 @@ def text(key: str) -> str:
             return SHOWS[rest[3]](where(*rest[:3], *rest[4:]))
         case "level":
             return level(*rest)
+        case "level_of":
+            return level_of(*rest)
         case "tokens":
             return tokens(*rest)
         case "calibrated":
@@ -229,6 +271,6 @@ def text(key: str) -> str:
     raise SystemExit(f"<!-- n: {key} -->: not one of the kinds that inline.py lists")
 
 
-def filled(page: str) -> str:
+def filled(page: str, own_study: bool = False) -> str:
     """The text of a page with every mark filled."""
-    return MARK.sub(lambda mark: f"<!-- n: {mark[1]} -->{text(mark[1])}<!-- /n -->", page)
+    return MARK.sub(lambda mark: f"<!-- n: {mark[1]} -->{text(mark[1], own_study)}<!-- /n -->", page)

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import claims
+import curves
 import effects
 import forms
 import inline
@@ -22,6 +23,7 @@ import loops
 import measured
 import on_gpu
 import planned
+import pooled
 import predictions
 import provenance
 import published
@@ -49,9 +51,10 @@ PARTS: dict[str, Callable[[], str]] = {
     "claims": claims.table,
     "calibration": calibration,
     "evidence": published.evidence,
-    "hit_rate": published.hit_rate,
-    "hits": published.hits,
+    "signs": published.signs,
+    "why_no_rate": published.why_no_rate,
     "found": effects.found,
+    "found_at_steps": effects.found_at_steps,
     "described": effects.described,
     "between_tasks": effects.between_tasks,
     "to_act_on": effects.to_act_on,
@@ -60,6 +63,10 @@ PARTS: dict[str, Callable[[], str]] = {
     "equal_tokens": effects.equal_tokens,
     "held_out_at_equal_tokens": effects.held_out_at_equal_tokens,
     "mean_at_equal_tokens": effects.mean_at_equal_tokens,
+    "around_dapo": pooled.techniques,
+    "interaction": pooled.interaction,
+    "tokens_described": curves.described,
+    "along_tokens": curves.along_tokens,
     "forms": forms.table,
     "distinct": forms.distinct,
     "rules_tried": rules_tried.table,
@@ -103,6 +110,7 @@ FILES: dict[Path, Callable[[], str]] = {
     TECHNIQUES: lambda: techniques_text(REGISTER.values()),
     UNCOUNTED: lambda: json.dumps(uncounted(), indent=1) + "\n",
     effects.FIGURE: effects.figure,
+    curves.FIGURE: curves.figure,
     rules_tried.FIGURE: rules_tried.figure,
     key_use.VARIED: key_use.counted,
 }
@@ -123,7 +131,8 @@ def made(page: Path) -> str:
         text = PARTS[name]() if name in PARTS else OF_PAGE[name](page)
         return f"<!-- made: {name} -->\n\n{text.strip()}\n\n<!-- end of {name} -->"
 
-    return inline.filled(PART.sub(part, page.read_text(encoding="utf-8")))
+    own = (ROOT / "experiments") in page.parents
+    return inline.filled(PART.sub(part, page.read_text(encoding="utf-8")), own_study=own)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""Published results (docs/evidence.yaml), and how often the sign of an ablation is the sign of the same one here.
+"""Published results (docs/evidence.yaml), their signs next to the same comparison here, and why the two decide nothing.
 
 A sign is compared at its own place: with the effect of the technique on top of what was on around it there, never with
-its mean over all combinations. `places` reads the rows; `evidence`, `hit_rate` and `hits` write the made parts.
+its mean over all combinations. Around DAPO that is the mean over sets of base policies (pooled.py).
 """
 
 from collections.abc import Sequence
@@ -9,13 +9,18 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
+import numpy as np
+import pooled
 import yaml
-from cells import ROOT, between, main_effects, on_accuracy, points
+from around import name
+from cells import ROOT, between, points
 from scipy import stats
 
+from ablations.compare.contrasts import difference
 from ablations.compare.statistics import Estimate
 from ablations.designs import read_arm
 from ablations.techniques import REGISTER
+from dapo_lit.techniques import REGISTER
 
 CUBE = "factorial_joint"
 MARGIN = 0.02
@@ -30,8 +35,8 @@ class Place:
     row: dict[str, Any]
     here: Estimate
     answer: Answer
-    on_average: Answer | None
-    """The answer of the technique's main effect, whatever was on around it; None for several techniques at once."""
+    where: str
+    """What the effect here was read off."""
 
     @property
     def words(self) -> str:
@@ -67,55 +72,87 @@ def places() -> tuple[Place, ...]:
     """Every published sign that has a place here, in the order of the file."""
     found = []
     for row in (row for row in rows() if "place" in row):
-        here, technique = between(row.get("in", CUBE), *row["place"]).estimate, row["about"]
-        mean = (
-            answer(row["sign"], on_accuracy(CUBE, main_effects(CUBE)[technique]).estimate)
-            if technique in REGISTER
-            else None
-        )
-        found.append(Place(row, here, answer(row["sign"], here), mean))
+        folder, (treated, control) = row.get("in", CUBE), row["place"]
+        effect = name(difference("", "", None, treated, control))
+        if effect:
+            here, where = (
+                pooled.over_sets("sums", effect).estimate,
+                f"over {pooled.over_sets('sums', effect).sets} sets",
+            )
+        else:
+            here, where = (
+                between(folder, treated, control).estimate,
+                f"[{folder}](../experiments/{folder.split('/')[0]})",
+            )
+        found.append(Place(row, here, answer(row["sign"], here), where))
     return tuple(found)
 
 
-def _counted(answers: Sequence[Answer | None]) -> tuple[int, int]:
-    """Signs that agree, and signs that can be told."""
-    return answers.count("agrees"), sum(one in ("agrees", "disagrees") for one in answers)
-
-
-def hit_rate() -> str:
-    """The verdict: how many signs agree, with the exact interval, against a coin."""
-    single = [place for place in places() if place.row["about"] in REGISTER]
-    agree, told = _counted([place.answer for place in single])
-    low, high = stats.binomtest(agree, told).proportion_ci(method="exact")
-    mean_agree, mean_told = _counted([place.on_average for place in single])
-    verdict = (
-        "no better than a coin" if low <= 0.5 <= high else "better than a coin" if low > 0.5 else "worse than a coin"
-    )
-    unplaced = sum("no_place" in row for row in rows())
-    return (
-        f"**{agree} of {told} signs agree ({agree / told:.0%}, exact 95 % interval {low:.0%} to {high:.0%}): "
-        f"{verdict}.** {len(single) - told} more have a place here and cannot be told, {unplaced} have none. Read off "
-        f"the mean over all combinations instead of the place, {mean_agree} of {mean_told} agree."
-    )
-
-
-def hits() -> str:
-    """Markdown: a row a published sign with its place, then those without one."""
+def signs() -> str:
+    """Markdown: the published signs that have a place here, and why the others have none."""
     lines = ["| technique | on top of | published | | here, points | |", "|---|---|---|---|---|---|"]
     for place in places():
         row = place.row
-        label = REGISTER[row["about"]].label if row["about"] in REGISTER else row["about"]
-        study = row.get("in", CUBE)
-        source = f"[{row['source']}]({row['url']}), {row['model']}, {row['task']}"
-        effect = f"[{points(place.here)}](../experiments/{study.split('/')[0]})"
-        lines.append(
-            f"| {label} | {place.words} | {row['result']}: {source} | {row['sign']} | {effect} | {place.answer} |"
-        )
-    lines += ["", "Without a place here:", "", "| technique | published | | why |", "|---|---|---|---|"]
+        cells_of = [_label(row), place.words, f"[{row['source']}]({row['url']})", row["sign"]]
+        lines.append(f"| {' | '.join(cells_of)} | {points(place.here)}, {place.where} | {place.answer} |")
+    reasons: dict[str, dict[str, None]] = {}
     for row in (row for row in rows() if "no_place" in row):
-        label = REGISTER[row["about"]].label if row["about"] in REGISTER else row["about"]
-        lines.append(f"| {label} | [{row['source']}]({row['url']}) | {row['sign']} | {row['no_place']} |")
-    return "\n".join(lines)
+        reasons.setdefault(row["no_place"], {})[f"[{row['source']}]({row['url']})"] = None
+    without = [f"- {reason}: {', '.join(sources)}" for reason, sources in reasons.items()]
+    return "\n".join([*lines, "", "Without a place here:", "", *without])
+
+
+def _label(row: dict[str, Any]) -> str:
+    return REGISTER[row["about"]].label if row["about"] in REGISTER else str(row["about"])
+
+
+def reliability(sizes: Sequence[float], sd: float) -> float:
+    """How often a published sign is that of the true effect, mean over rows: the effect of each is its published size
+    give or take the noise of a difference of two runs, and nothing was known before.
+
+    >>> round(reliability([7.0], 7.0), 2), round(reliability([0.0, 7.0], 7.0), 2)
+    (0.84, 0.67)
+    """
+    return float(np.mean(stats.norm.cdf(np.abs(sizes) / sd)))
+
+
+def rows_needed(reliability: float, agree: float = 0.75) -> int:
+    """Published signs that tell a chance of agreement from a coin, with power 80 % at a level of 5 %, one-sided.
+
+    >>> rows_needed(1.0), rows_needed(0.8), rows_needed(0.7)
+    (23, 69, 158)
+    """
+    chance = 0.5 + (agree - 0.5) * (2 * reliability - 1)
+    for count in range(1, 10_000):
+        least = stats.binom.isf(0.05, count, 0.5) + 1
+        if stats.binom.sf(least - 1, count, chance) >= 0.8:
+            return count
+    raise ValueError(f"more than 10,000 rows at a reliability of {reliability}")
+
+
+SD_OF_A_RUN = 5
+"""Points: the low end of what `A sober look` (arXiv 2504.07086) found over evaluation seeds alone."""
+
+
+def why_no_rate() -> str:
+    """Markdown: what the agreement of signs is worth."""
+    single = [place for place in places() if place.row["about"] in REGISTER]
+    told = [place for place in single if place.answer != "cannot tell"]
+    agree, plus = (sum(test) for test in ([p.answer == "agrees" for p in told], [p.row["sign"] == "+" for p in told]))
+    sizes = [float(place.row["points"]) for place in single if "points" in place.row]
+    known = reliability(sizes, SD_OF_A_RUN * 2**0.5)
+    listed = [row for row in rows() if row["sign"] is not None and row["about"] in REGISTER]
+    return (
+        f"{agree} of the {len(told)} signs that our intervals can tell agree. That decides nothing:\n\n"
+        f"- **One run is not a sign.** With a standard deviation of {SD_OF_A_RUN} points a run, the published sizes ("
+        f"{min(sizes):g} to {max(sizes):g} points) have the true sign in {100 * known:.0f} % of the rows.\n"
+        f"- **Too few.** To tell agreement of three in four from a coin takes {rows_needed(0.7)} rows of a "
+        f"reliability of 0.7, or {rows_needed(0.8)} of 0.8 (power 80 %, 5 % one-sided); {len(listed)} are listed, "
+        f"{len(single)} have a place.\n"
+        f'- **"Always plus" agrees with {plus} of these {len(told)} published signs.**\n'
+        "- **Rows are selected**: one counts only where our own interval excludes 0. Five are rungs of one ladder, "
+        "two of one rerun; models, tasks and horizons are others."
+    )
 
 
 def evidence() -> str:

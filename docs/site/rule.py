@@ -26,7 +26,7 @@ def skewed_effects() -> str:
         lines.append(
             f"| {WORDS[kind]} | {tau} | {' | '.join([*fixed, *spending])} | {rules['sign test']['decide']:.1%} |"
         )
-    measured = float(stats.skew(between("factorial_joint", "dapo", "dapo-dynamic_sampling").differences))
+    measured = float(stats.skew(between("factorial_joint", "dapo", "dapo-dynamic_sampling", one_set=True).differences))
     lines += [
         "",
         f"Measured: the effect of dynamic sampling on DAPO has a skewness of {measured:.1f} over the twelve base "

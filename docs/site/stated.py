@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 import yaml
-from cells import EXPERIMENTS, ROOT, cells
+from cells import EXPERIMENTS, ROOT, cells, on_accuracy, points
 from scipy import stats
 
+from ablations.compare.contrasts import Contrast
 from ablations.compare.statistics import t_interval
 from ablations.designs import read_arm
 from ablations.techniques import REGISTER
+from dapo_lit.techniques import REGISTER
 
 
 def configured(file: str, path: str) -> Any:
@@ -182,11 +184,20 @@ def _megabytes(folder: Path) -> float:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 1e6
 
 
+def smollm2_dynamic_sampling() -> str:
+    """Dynamic sampling on SmolLM2, mean of the effects with and without soft punishment, over seeds of the model."""
+    weights = {"dapo": 0.5, "dapo-dynamic_sampling": -0.5}
+    weights |= {"dapo-soft_overlong_punishment": 0.5, "dapo-soft_overlong_punishment-dynamic_sampling": -0.5}
+    found = on_accuracy("length_penalty", Contrast("", "dynamic sampling", None, weights))
+    return points(found.estimate).replace(" [", " points [")
+
+
 NAMED: dict[str, Callable[[], str]] = {
     "ppo_over_grpo": lambda: f"{value_network()[0]} times",
     "ppo_over_grpo_ends": lambda: value_network()[1],
     "smollm2_points": lambda: smollm2("points"),
     "smollm2_tokens": lambda: smollm2("tokens"),
+    "smollm2_dynamic_sampling": smollm2_dynamic_sampling,
     "emergence_p": emergence_p,
     "base_mb": base_mb,
     "packed": lambda: packed("calibrate_joint"),

@@ -1,21 +1,18 @@
 """What committed studies found about one technique: the made part of its page, docs/techniques/NAME.md.
 
 Rows are the tests of docs/claims.md on held-out accuracy; whether one is decided comes from there, and nowhere else.
+Those around DAPO are one row a task, the mean over sets of base policies (pooled.py).
 """
 
 from pathlib import Path
 
-from cells import EXPERIMENTS, cells, points, ratio
+import pooled
+from cells import points, ratio
 from claims import Test, judged
-from inline import cost, effect
+from inline import cost
 
-from ablations.compare.effects import registered_effects
-from ablations.read.outcomes import primary_metric
-from ablations.read.registration import read_plan
 from ablations.techniques import REGISTER
-
-TUNED = "tuned_joint/compared"
-"""Each arm at its best learning rate: its contrasts are settings, which no statement of claims.yaml names."""
+from dapo_lit.techniques import REGISTER
 
 
 def our_evidence(page: Path) -> str:
@@ -26,24 +23,20 @@ def our_evidence(page: Path) -> str:
         "|---|---|---:|---|---:|---|",
     ]
     for test in (test for _, group in judged() for test in group):
-        if (test.claim["contrast"], test.claim["outcome"]) == (technique.switch, "accuracy"):
+        if (test.claim["contrast"], test.claim["outcome"]) == (technique.switch, "accuracy") and not test.around_dapo:
             lines.append(_row(test))
-    return "\n".join([*lines, _tuned(technique.switch)])
+    return "\n".join([*lines, *_around_dapo(technique.switch)])
 
 
-def _tuned(switch: str) -> str:
-    """The row of a technique's arm against DAPO, each at the rate that it won with."""
-    arms = {arm.partition("@")[0]: arm for arm in cells(TUNED).arms}
-    name, sides = next((arm, arms[arm]) for arm in arms if arm.endswith(switch))
-    words = ":".join([sides, arms["dapo"]] if "+" in name else [arms["dapo"], sides])
-    found, size = effect(TUNED, words), points(effect(TUNED, words).estimate)
-    runs, (plan, _) = cells(TUNED), read_plan(EXPERIMENTS / TUNED)
-    registered = registered_effects(runs, plan, plan.reference if plan else None, primary_metric(runs))
-    decided = any(one.decided and set(one.contrast.weights) == set(found.contrast.weights) for one in registered)
-    return (
-        "| [around DAPO, each arm at its best of three rates, `joint`](../../experiments/tuned_joint) | "
-        f"{f'**{size}**' if decided else size} | {found.estimate.n} | {found.p:.2g} | {cost(TUNED, words, 'used')} | |"
-    )
+def _around_dapo(switch: str) -> list[str]:
+    """A row a task that has several sets of base policies."""
+    lines = []
+    for task in pooled.SETS:
+        if pooled.several(task, switch):
+            found = pooled.over_sets(task, switch)
+            name = f"[around DAPO, {task}, {found.sets} sets](../findings.md#around-dapo-over-sets-of-base-policies) *"
+            lines.append(f"| {name} | {points(found.estimate)} | {found.bases} | | {pooled.tokens(task, switch)} | |")
+    return lines
 
 
 def _row(test: Test) -> str:
