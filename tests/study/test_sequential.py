@@ -1,6 +1,7 @@
 """Several looks at one study: the error is counted over sign flips, by hand and against brute force."""
 
 import itertools
+import random
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from dapo_lit.config import Config
 from dapo_lit.study.compare.contrasts import Contrast, compare
 from dapo_lit.study.compare.effects import counted_values, registered_effects
 from dapo_lit.study.compare.sequential import decisions, first_rejection, interval, planned_looks, rejections
+from dapo_lit.study.compare.statistics import flips
 from dapo_lit.study.designs import Arm
 from dapo_lit.study.read.registration import Family, Plan, Registered
 from dapo_lit.study.read.runs import load
@@ -58,6 +60,16 @@ def test_a_family_takes_holms_levels_at_each_look() -> None:
     assert first_rejection(faint, [12], 0.025) is None
     assert decisions([faint, faint], [12], 0.05) == [None, None]
     assert decisions([clear, faint], [12], 0.05) == [12, 12]  # once the first is decided, all of alpha is left
+
+
+@pytest.mark.parametrize("values", [13, 24, 48])
+def test_beyond_twelve_values_the_flips_are_a_group(values: int) -> None:
+    """The product of any two of them is one of them, or its negative, which has the same absolute sum."""
+    found = {tuple(row * row[0]) for row in flips(values).astype(int).tolist() for row in [np.array(row)]}
+    assert len(found) == 2**11
+    for one, two in itertools.product(random.Random(values).sample(sorted(found), 20), repeat=2):
+        product = np.array(one) * np.array(two)
+        assert tuple(product * product[0]) in found
 
 
 def test_an_interval_is_of_the_looks_that_were_made() -> None:

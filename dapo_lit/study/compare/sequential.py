@@ -10,11 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dapo_lit.seeds import SIGN_FLIPS
+from dapo_lit.study.compare.statistics import flips, holm, sign_flip_p
 
 Array = np.ndarray
-EXACT = 12
-"""All sign flips are counted up to this number of values, a group of 2^12 beyond it."""
 
 
 def planned_looks(most: int) -> tuple[int, ...]:
@@ -36,7 +34,7 @@ def rejections(values: Array, looks: Sequence[int], level: float) -> Array:
     found = np.zeros(len(values), dtype=int)
     if not reached:
         return found
-    signs = _signs(reached[-1])
+    signs = flips(reached[-1])
     stopped = np.zeros((len(values), len(signs)), dtype=bool)
     for look in reached:
         # What earlier looks have not used is left to this one.
@@ -59,20 +57,6 @@ def _bounds(sizes: Array, allowed: Array) -> Array:
     return np.where(allowed > 0, bound, np.inf)
 
 
-def _signs(values: int) -> Array:
-    """Sign flips, the first all +1: all up to EXACT values, beyond it a group of as many, which keeps the test exact.
-
-    Half of them, because a flip and its negative have the same absolute sum. There the sign of a further value is
-    the product of some of the first (Hemerik and Goeman 2018).
-    """
-    known = min(values, EXACT)
-    rows = np.arange(2 ** (known - 1))[:, None]
-    signs = 1.0 - 2.0 * ((rows >> np.arange(known)) & 1)
-    chosen = np.random.default_rng(SIGN_FLIPS).random((max(values - known, 0), known)) < 0.5
-    further = [np.prod(signs[:, subset], axis=1) for subset in chosen]
-    return np.column_stack([signs, *further])
-
-
 def first_rejection(values: Sequence[float] | Array, looks: Sequence[int], level: float) -> int | None:
     """The look at which the mean of one value a base policy differs from 0; None at none of those reached.
 
@@ -88,8 +72,11 @@ def decisions(comparisons: Sequence[Sequence[float] | Array], looks: Sequence[in
     """Holm over a family at every look: when each comparison was decided, None for those that are not.
 
     The level of a comparison is alpha over the number of those that are still undecided, so the family's error over all
-    looks together is at most alpha.
+    looks together is at most alpha. A single look has nothing to spend: its p counts more flips than a bound could.
     """
+    if len(looks) == 1:
+        p = [sign_flip_p(values[: looks[0]]) if len(values) >= looks[0] else 1.0 for values in comparisons]
+        return [looks[0] if adjusted <= alpha else None for adjusted in holm(p)]
     found: list[int | None] = [None] * len(comparisons)
     while undecided := [place for place, look in enumerate(found) if look is None]:
         level = alpha / len(undecided)
