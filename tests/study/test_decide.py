@@ -185,6 +185,13 @@ def test_a_claim_that_was_not_registered_is_said_to_be_none_for_tuning_too(tmp_p
     assert "these were not registered" in capsys.readouterr().out
 
 
+def test_for_claims_that_is_said_before_there_is_one(tmp_path, capsys):
+    file = as_csv(tmp_path / "l.csv", pairs(3))
+    for purpose, said in (("claims", True), ("tuning", False)):
+        decide.main([str(file), "--for", purpose])
+        assert ("these were not registered" in capsys.readouterr().out) is said
+
+
 def test_unpaired_runs_are_worth_less_and_claim_nothing(ledgers, capsys):
     apart = answer(ledgers["unpaired"], capsys)["changes"][0]
     (together,) = (row for row in answer(ledgers["csv"], capsys)["changes"] if row["change"] == "better")

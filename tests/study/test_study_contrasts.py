@@ -206,6 +206,14 @@ def test_each_sickness_is_found(tmp_path: Path, change: dict[str, float | list[f
     assert any(word in finding for finding in sick(path, **change))
 
 
+def test_symptoms_are_of_the_first_and_the_last_tenth(tmp_path: Path) -> None:
+    """Of forty steps the first four and the last four, neither one more nor one less."""
+    found = sick(
+        write_run(tmp_path), rollout__entropy=[1.0, 1.0, 1.0, 5.0, 9.0, *[9.0] * 30, 9.0, 0.01, 0.01, 0.01, 0.05]
+    )
+    assert [text for text in found if "entropy" in text] == ["entropy collapsed: 2.000 to 0.0200 nats"]
+
+
 def test_a_plan_takes_further_seeds_and_nothing_else_and_is_not_changed_by_hand(tmp_path: Path) -> None:
     contrast = Registered("a - b", None, {"a": 1.0, "b": -1.0}, "rollout/entropy", "entropy", "up", (2, 8))
     plan = Plan("mine", metric="rollout/entropy", seeds=(0, 1), families=(Family("settings", 0.05, (contrast,)),))
