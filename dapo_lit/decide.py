@@ -40,7 +40,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--price", type=float, help="of one unit of cost (a run), in the unit of the values")
     parser.add_argument("--most", type=int, default=24, help="the most pairs that a change gets (24)")
     parser.add_argument(
-        "--pairs", type=planned, default=(), help="of a ledger or logs: pairs in the order that claims count them (0-11)"
+        "--pairs", type=planned, default=(), help="of a ledger or logs: the pairs in the order of claims, as 0-11"
     )  # fmt: skip
     parser.add_argument("--alpha", type=float, help="the error of all claims together (0.05)")
     parser.add_argument("--better", choices=("higher", "lower"), default="higher", help="which values are better")

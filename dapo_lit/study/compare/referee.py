@@ -8,7 +8,20 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from dapo_lit.study.compare.deciding import MOST, Belief, Choice, Evidence, belief, choose, paired, pooled, unpaired
+from dapo_lit.border import is_share
+from dapo_lit.study.compare.deciding import (
+    MOST,
+    SHARES,
+    SHIPPED,
+    Belief,
+    Choice,
+    Evidence,
+    belief,
+    choose,
+    paired,
+    pooled,
+    unpaired,
+)
 from dapo_lit.study.compare.sequential import decisions, planned_looks
 from dapo_lit.study.read.ledger import RUNS_A_PAIR, Change, Ledger, LedgerError
 
@@ -44,13 +57,14 @@ def referee(
     """
     sign = -1.0 if lower else 1.0
     evidence = [_evidence(change, sign, ledger.source) for change in ledger.changes]
+    noise = SHARES if _of_shares(ledger) else SHIPPED
     level, looks = alpha or ledger.alpha or 0.05, ledger.looks or planned_looks(most)
     claimed = [[sign * d for d in change.claimed(ledger.planned)] for change in ledger.changes]
     # What a family registered counts in its error, also before it has a pair.
     decided = decisions([*claimed, *[[]] * ledger.absent], looks, level)[: len(claimed)]
     rows, notes = [], []
     for place, (change, each) in enumerate(zip(ledger.changes, evidence, strict=True)):
-        now = belief(each, pooled(evidence, place))
+        now = belief(each, pooled(evidence, place, noise))
         of_pair = _cost_of_pair(change)
         pair_price = PRICE * now.sd if price is None else price * of_pair
         choice = choose(now, pair_price, max(0, most - math.ceil(each.pairs)))
@@ -83,6 +97,18 @@ def referee(
         "changes": rows,
         "notes": [*notes, *ledger.notes],
     }
+
+
+def _of_shares(ledger: Ledger) -> bool:
+    """True for a metric that is a share; of a ledger that names none, where all values lie between 0 and 1."""
+    if ledger.metric is not None:
+        return is_share(ledger.metric)
+    values = [
+        value
+        for change in ledger.changes
+        for value in (*change.treated, *change.control, *(v for p in change.pairs for v in (p.treated, p.control)))
+    ]
+    return all(0 <= value <= 1 for value in values)
 
 
 def _evidence(change: Change, sign: float, source: str) -> Evidence:
