@@ -125,7 +125,11 @@ def test_an_arms_interval_is_over_its_base_policies() -> None:
     scores, base_of = results.scores["naive_grpo"], outcomes.bases(runs)
     means = pd.Series(scores).groupby(pd.Series(base_of)).mean()
     half = 2.5706 * means.std() / 6**0.5  # t of five degrees of freedom
-    assert row[1:] == ["12", "6", *(f"{100 * x:.1f}" for x in (means.mean(), means.mean() - half, means.mean() + half))]
+    assert row[1:-1] == [
+        "12",
+        "6",
+        *(f"{100 * x:.1f}" for x in (means.mean(), means.mean() - half, means.mean() + half)),
+    ]
     assert "over base policies" in table.caption
 
 
@@ -204,6 +208,20 @@ def test_each_sickness_is_found(tmp_path: Path, change: dict[str, float | list[f
     path = write_run(tmp_path)
     assert findings(read_run(path)) == []
     assert any(word in finding for finding in sick(path, **change))
+
+
+def test_a_run_that_ends_below_its_base_policy_is_counted_in_its_arm(tmp_path: Path) -> None:
+    key = "eval/chain_sum/avg@4"
+    for seed, ends in enumerate((0.05, 0.9, 0.04)):
+        path = write_run(tmp_path, seed=seed)
+        rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+        for row in rows:
+            row |= {key: 0.1 if row["step"] == 0 else ends} if key in row else {}
+        (path / "metrics.jsonl").write_text("".join(map(metrics_line, rows)))
+    write_run(tmp_path, Arm(DAPO - {"clip_higher"}))
+    (table,) = (part for part in arms_section(analyse(load(tmp_path))) if getattr(part, "name", "") == "outcomes")
+    shown = {row[0]: row[-1] for row in table.rows}
+    assert shown == {"dapo": "2 of 3", "dapo-clip_higher": "0 of 1"}
 
 
 def test_symptoms_are_of_the_first_and_the_last_tenth(tmp_path: Path) -> None:

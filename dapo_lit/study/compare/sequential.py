@@ -89,7 +89,7 @@ def decisions(comparisons: Sequence[Sequence[float] | Array], looks: Sequence[in
 
 
 def interval(values: Sequence[float] | Array, looks: Sequence[int]) -> tuple[float, float] | None:
-    """The effects that no look so far has rejected at 5 %, valid whenever a study stops.
+    """The effects that no look so far has rejected at 5 %; where effects are symmetric, valid whenever a study stops.
 
     None: before the first look, and where looks contradict each other so that no effect is left.
 
@@ -115,6 +115,26 @@ def interval(values: Sequence[float] | Array, looks: Sequence[int]) -> tuple[flo
             inside, outside = (inside, middle) if rejected else (middle, outside)
         ends.append(center + sign * ((outside if spread else 0.0) if outside < width else np.inf))
     return ends[0], ends[1]
+
+
+def median_interval(values: Sequence[float] | Array, looks: Sequence[int]) -> tuple[float, float] | None:
+    """The medians that no look so far has rejected at 5 % by the signs of the values.
+
+    Exact whatever the distribution, where the interval of the mean needs symmetry. None: before the first look, or
+    where looks contradict each other.
+
+    >>> median_interval(range(1, 13), [12]), median_interval([1.0, 2.0], [2])  # of twelve, the third to the tenth
+    ((3.0, 10.0), (-inf, inf))
+    """
+    reached = [look for look in looks if look <= len(values)]
+    if not reached:
+        return None
+    x = np.asarray(values, dtype=float)[: reached[-1]]
+    edges = np.concatenate([[-np.inf], np.unique(x), [np.inf]])
+    # Between two values next to each other all medians have the same signs.
+    between = [x.min() - 1, *(edges[1:-2] + edges[2:-1]) / 2, x.max() + 1]
+    left = [i for i, median in enumerate(between) if decisions([np.sign(x - median)], looks, 0.05) == [None]]
+    return (float(edges[left[0]]), float(edges[left[-1] + 1])) if left else None
 
 
 def _left(x: Array, reached: Sequence[int], looks: Sequence[int]) -> float | None:
