@@ -15,15 +15,27 @@ mean 0 that are not: exponential ones, and a technique that makes one base polic
 a little. There the mean is 0 and most base policies lose, so a decision is an error about the mean. `with_most` is the
 share of decisions whose sign is that of most base policies (of the median deviation), `against_most` the share of all
 studies with one of the other sign. `sign test` is the exact test of just that, at 12 bases.
+
+`statistics` compares what else could decide, one comparison at 5 % over 12 bases, without and with noise as large as
+the effects: how often it rejects the truth, which is one minus the coverage of its interval. Mean: the rule, Student's
+t, Johnson's (1978) and Hall's (1992) corrections of t for skew against Student's quantiles and over the sign flips, and
+a bootstrap-t. Median: the sign test, and Wilcoxon's. `looks` has the share of intervals with the truth in them where a
+study looks after 8, 12, ... bases and stops once it is decided, at an effect of 0.6 standard deviations: of the mean by
+the rule, of the median by the signs. Both are made alone by
+
+    python benchmarks/decision_rule.py --into benchmarks/results/decision_rule.json
 """
 
+import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from scipy import stats
 
 from ablations.compare.sequential import rejections
+from ablations.compare.statistics import flips
 
 STUDIES, ALPHA, ARMS, MOST = 20_000, 0.05, 4, 24
 LOOKS = (8, 12, 16, 20, 24)
@@ -80,9 +92,9 @@ def skewed(kind: str, tau: float, studies: int = 8000) -> dict[str, dict[str, fl
 
 
 def sign_p(values: np.ndarray) -> np.ndarray:
-    """Exact two-sided p of the sign test over the last axis."""
-    n, losses = values.shape[-1], (values < 0).sum(axis=-1)
-    return np.minimum(1, 2 * stats.binom.cdf(np.minimum(losses, n - losses), n, 0.5))
+    """Exact two-sided p of the sign test over the last axis. A zero counts for whichever sign is rarer."""
+    n, most = values.shape[-1], np.maximum((values < 0).sum(axis=-1), (values > 0).sum(axis=-1))
+    return np.minimum(1, 2 * stats.binom.cdf(n - most, n, 0.5))
 
 
 def sides(decided: np.ndarray, direction: np.ndarray) -> dict[str, float]:
@@ -162,11 +174,148 @@ def finds(effect: float, tau: float = 1.0, studies: int = 4000) -> dict[str, lis
     return found
 
 
-if __name__ == "__main__":
+UNEVEN: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
+    "normal": lambda rng, shape: rng.normal(0, 1, shape),
+    "t with 2 degrees of freedom": lambda rng, shape: rng.standard_t(2, shape),
+    "ties": lambda rng, shape: rng.integers(-1, 2, shape).astype(float),
+    "exponential": lambda rng, shape: rng.exponential(1, shape) - 1,
+    "lognormal": lambda rng, shape: rng.lognormal(0, 1, shape) - np.exp(0.5),
+    "one in five": lambda rng, shape: np.where(rng.random(shape) < 1 / 5, 2.0, -0.5),
+    "one in six": lambda rng, shape: np.where(rng.random(shape) < 1 / 6, 5**0.5, -(0.2**0.5)),
+}
+"""Effects over base policies, of mean 0."""
+Statistic = Callable[[np.ndarray, np.ndarray, np.ndarray, int], np.ndarray]
+"""Of mean, variance, third central moment and number of values."""
+
+
+def the_mean(mean: np.ndarray, variance: np.ndarray, third: np.ndarray, n: int) -> np.ndarray:
+    return mean
+
+
+def student(mean: np.ndarray, variance: np.ndarray, third: np.ndarray, n: int) -> np.ndarray:
+    return mean / np.sqrt(variance / n)
+
+
+def johnson(mean: np.ndarray, variance: np.ndarray, third: np.ndarray, n: int) -> np.ndarray:
+    """(mean + k / (6 s^2 n) + k mean^2 / (3 s^4)) / (s / sqrt(n)), with the third moment k."""
+    corrected = mean + third / (6 * variance * n) + third * mean**2 / (3 * variance**2)
+    return corrected / np.sqrt(variance / n)
+
+
+def hall(mean: np.ndarray, variance: np.ndarray, third: np.ndarray, n: int) -> np.ndarray:
+    """t + g (t^2 / 3 + 1/6) / sqrt(n) + g^2 t^3 / (27 n), with the skewness g."""
+    t, skewness = mean / np.sqrt(variance / n), third / variance**1.5
+    return t + skewness * (t**2 / 3 + 1 / 6) / n**0.5 + skewness**2 * t**3 / (27 * n)
+
+
+def of_sums(first: np.ndarray, second: np.ndarray, third: np.ndarray, n: int, statistic: Statistic) -> np.ndarray:
+    """A statistic from the sums of values, of their squares and of their cubes."""
+    mean = first / n
+    variance = np.maximum(second - n * mean**2, 1e-12 * second) / (n - 1)
+    central = (third - 3 * mean * second + 2 * n * mean**3) * n / ((n - 1) * (n - 2))
+    return statistic(mean, variance, central, n)
+
+
+def of_values(values: np.ndarray, statistic: Statistic) -> np.ndarray:
+    return of_sums(values.sum(-1), (values**2).sum(-1), (values**3).sum(-1), values.shape[-1], statistic)
+
+
+def over_flips(values: np.ndarray, statistic: Statistic) -> np.ndarray:
+    """Rejected at 5 % by the place of |statistic| among those of all sign flips."""
+    n, signs = values.shape[1], flips(values.shape[1]).T
+    found = []
+    for part in np.array_split(values, max(1, len(values) // 250)):
+        squares = (part**2).sum(axis=1)[:, None]
+        sizes = np.abs(of_sums(part @ signs, squares, part**3 @ signs, n, statistic))
+        found.append((sizes >= sizes[:, :1] * (1 - 1e-9)).mean(axis=1))
+    return np.concatenate(found) <= ALPHA
+
+
+def by_quantile(values: np.ndarray, statistic: Statistic) -> np.ndarray:
+    return np.abs(of_values(values, statistic)) > stats.t.ppf(1 - ALPHA / 2, values.shape[1] - 1)
+
+
+def bootstrap_t(values: np.ndarray, resamples: int = 499) -> np.ndarray:
+    """Rejected by the quantiles of t over resamples, with equal tails. Resamples without spread count as 0."""
+    rng, n = np.random.default_rng(23), values.shape[1]
+    found = []
+    for row in values:
+        t = of_values((row - row.mean())[rng.integers(0, n, (resamples, n))], student)
+        own = float(of_values(row, student))
+        above, below = np.sum(np.nan_to_num(t) >= own), np.sum(np.nan_to_num(t) <= own)
+        found.append(2 * (1 + min(above, below)) / (resamples + 1) <= ALPHA)
+    return np.array(found)
+
+
+def wilcoxon(values: np.ndarray) -> np.ndarray:
+    ranks = stats.rankdata(np.abs(values), axis=1)
+    sizes = np.abs((ranks * np.sign(values)) @ flips(values.shape[1]).T)
+    return np.mean(sizes >= sizes[:, :1] - 1e-9, axis=1) <= ALPHA
+
+
+def statistics(kind: str, noise: float, studies: int = 4000, bases: int = 12) -> dict[str, float]:
+    """How often each statistic rejects the true mean, or the true median."""
+    rng = np.random.default_rng(22)
+    values = UNEVEN[kind](rng, (studies, bases)) + noise * rng.normal(size=(studies, bases))
+    many = UNEVEN[kind](rng, (2, 200_000)) + noise * rng.normal(size=(2, 200_000))
+    median, middle = float(np.median(many)), float(np.median(many.mean(axis=0)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rejected = {
+            "sign flips": over_flips(values, the_mean),
+            "Student's t": by_quantile(values, student),
+            "Johnson's t": by_quantile(values, johnson),
+            "Hall's t": by_quantile(values, hall),
+            "Johnson's t over sign flips": over_flips(values, johnson),
+            "bootstrap-t": bootstrap_t(values[:500]),
+            "signs": sign_p(np.where(np.abs(values - median) < 1e-9, 0.0, values - median)) <= ALPHA,
+            "Wilcoxon": wilcoxon(np.where(np.abs(values - middle) < 1e-9, 0.0, values - middle)),
+        }
+    return {name: round(float(found.mean()), 4) for name, found in rejected.items()}
+
+
+def at_stop(kind: str, effect: float = 0.6, studies: int = 2000) -> dict[str, float]:
+    """The share of studies whose interval at the look that decides them, or at the last, has the truth in it."""
+    rng = np.random.default_rng(24)
+    drawn, many = UNEVEN[kind](rng, (studies, MOST)), UNEVEN[kind](rng, (400_000,))
+    values = drawn / many.std() + effect
+    median = float(np.median(many)) / float(many.std()) + effect
+    found = {}
+    for name, compared, truth in (
+        ("mean", values, values - effect),
+        ("median", np.sign(values), np.sign(np.where(np.abs(values - median) < 1e-9, 0.0, values - median))),
+    ):
+        stop, missed = stops(compared, LOOKS, ALPHA), stops(truth, LOOKS, ALPHA)
+        ended = np.where(stop > 0, stop, MOST)
+        found[name] = round(1 - float(np.mean((missed > 0) & (missed <= ended))), 4)
+    return found
+
+
+def uneven_statistics() -> dict[str, object]:
+    return {
+        "statistics": {f"{kind}, noise {noise:g}": statistics(kind, noise) for kind in UNEVEN for noise in (0.0, 1.0)},
+        "looks_cover": {kind: at_stop(kind) for kind in UNEVEN},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--into", type=Path, help="makes `statistics` and `looks_cover` of this JSON, and keeps the rest"
+    )
+    options = parser.parse_args()
+    if options.into:
+        found = json.loads(options.into.read_text(encoding="utf-8")) | uneven_statistics()
+        options.into.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        return
     setup = {"studies": STUDIES, "alpha": ALPHA, "comparisons": ARMS, "looks": LOOKS}
     wrong = {
         f"{kind}, tau {tau:g}": errors(kind, tau) for kind in KINDS for tau in TAUS if kind == "normal" or tau == 1
     }
     uneven = {f"{kind}, tau {tau:g}": skewed(kind, tau) for kind in SKEWED for tau in SKEWED_TAUS}
     power = {str(e): finds(e) for e in EFFECTS}
-    print(json.dumps({**setup, "false_decisions": wrong, "finds": power, "skewed_effects": uneven}, indent=1))
+    found = {**setup, "false_decisions": wrong, "finds": power, "skewed_effects": uneven, **uneven_statistics()}
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

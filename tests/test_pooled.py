@@ -9,8 +9,9 @@ import pooled
 import pytest
 from around import AROUND, name, normal
 from cells import EXPERIMENTS, between, cells
-from dapo_lit.study.compare.contrasts import Contrast
-from dapo_lit.study.compare.statistics import t_interval
+
+from ablations.compare.contrasts import Contrast
+from ablations.compare.statistics import t_interval
 
 
 def test_the_mean_over_three_sets_is_the_one_worked_out_by_hand():

@@ -11,9 +11,10 @@ sys.path.append(str(ROOT / "benchmarks"))
 
 import json  # noqa: E402
 
+import decide_calibration  # noqa: E402
 import referee  # noqa: E402
 
-from ablations.compare.deciding import SHIPPED  # noqa: E402
+from ablations.compare.deciding import SHARES, SHIPPED  # noqa: E402
 from ablations.compare.referee import UNPAIRED_VARIANCE  # noqa: E402
 
 GAINS = (5.0, -4.0, 3.0, -6.0, 0.0)
@@ -88,6 +89,39 @@ def test_the_prior_and_the_gain_from_pairing_are_what_the_committed_runs_show():
     assert min(row["freedom"] for row in chosen_on) <= SHIPPED.weight <= max(row["freedom"] for row in chosen_on)
     saved = tuple(round(found[name]["unpaired_variance"], 1) for name in ("programs", "joint"))
     assert saved == UNPAIRED_VARIANCE
+
+
+def test_the_prior_on_noise_is_what_the_committed_calibrations_show():
+    committed = json.loads((ROOT / "benchmarks" / "results" / "decide_calibration.json").read_text())
+    changes = decide_calibration.measured()
+    prior = decide_calibration.fitted(changes)
+    assert (round(prior.sd, 5), round(prior.weight, 3)) == tuple(committed["prior"].values())
+    assert (round(prior.sd, 3), round(prior.weight, 1)) == (SHARES.sd, SHARES.weight)
+    assert len({change.task for change in changes}) == 11
+
+
+def test_the_regret_said_is_within_a_tenth_of_the_regret_found_on_tasks_the_prior_does_not_know():
+    committed = json.loads((ROOT / "benchmarks" / "results" / "decide_calibration.json").read_text())["left_out"]
+    for row in committed.values():
+        assert row["drawn"]["said"] == pytest.approx(row["drawn"]["found"], rel=0.1)
+    assert committed["2"]["said_without"] > 2 * committed["2"]["drawn"]["found"]
+
+
+def test_a_fit_finds_the_prior_that_changes_were_drawn_from():
+    """300 tasks of three changes, twelve pairs each: variances of 0.05^2 with three degrees of freedom."""
+    rng = np.random.default_rng(2)
+    sds = 0.05 * (3 / rng.chisquare(3, 900)) ** 0.5 * (rng.chisquare(11, 900) / 11) ** 0.5
+    drawn = [decide_calibration.Measured(str(i // 3), str(i), 12, 0.0, float(sd)) for i, sd in enumerate(sds)]
+    prior = decide_calibration.fitted(drawn)
+    assert (prior.sd, prior.weight) == pytest.approx((0.05, 3), rel=0.15)
+
+
+def test_the_loss_that_a_sign_risks_is_the_one_that_is_drawn():
+    rng = np.random.default_rng(3)
+    effects = rng.normal(0, 1, 200_000)
+    seen = effects + rng.normal(0, 3**-0.5, 200_000)
+    wrong = np.sign(seen) != np.sign(effects)
+    assert decide_calibration.lost(3) == pytest.approx(float(np.mean(np.abs(effects) * wrong)), rel=0.03)
 
 
 def test_the_spread_of_effects_is_without_what_sampling_adds():

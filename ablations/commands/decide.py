@@ -15,6 +15,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--for", dest="purpose", choices=("tuning", "claims"), default="tuning")
     parser.add_argument("--price", type=float, help="of one unit of cost (a run), in the unit of the values")
     parser.add_argument("--most", type=int, default=24, help="the most pairs that a change gets (24)")
+    parser.add_argument(
+        "--pairs", type=planned, default=(), help="of a ledger or logs: the pairs in the order of claims, as 0-11"
+    )  # fmt: skip
     parser.add_argument("--alpha", type=float, help="the error of all claims together (0.05)")
     parser.add_argument("--better", choices=("higher", "lower"), default="higher", help="which values are better")
     parser.add_argument("--from", dest="system", choices=LOG_SYSTEMS, help="the folders hold another trainer's logs")
@@ -52,9 +56,26 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
+def planned(text: str) -> tuple[str, ...]:
+    """The names of pairs: whole numbers from a first to a last, or names.
+
+    >>> planned("8-11"), planned("3,7,run_b")
+    (('8', '9', '10', '11'), ('3', '7', 'run_b'))
+    """
+    first, _, last = text.partition("-")
+    names = text.split(",")
+    if first.isdecimal() and last.isdecimal() and len(first) <= len(last) <= 9:
+        names = list(map(str, range(int(first), min(int(last), int(first) + 1000) + 1)))
+    if not all(names) or len({*names}) < len(names) or len(names) > 1000:
+        raise argparse.ArgumentTypeError(f"{text!r} must be up to 1,000 different pairs, as 0-11 or 3,7,run_b")
+    return tuple(names)
+
+
 def read(options: argparse.Namespace) -> "Ledger":
     """The ledger that the command line names."""
     first = options.ledgers[0]
+    if options.pairs and not options.system and first.is_dir():
+        raise UserError(f"{first} is a study, which has registered its seeds; --pairs goes with ledgers and logs")
     if options.system or first.is_dir():
         from ablations.read import run_ledger  # loads pandas, which a ledger in a file does without
 
@@ -123,7 +144,10 @@ def lines(answer: Mapping[str, Any]) -> Iterator[str]:
         )
     claims = answer["purpose"] == "claims" or any(row["claim"]["at_pairs"] for row in answer["changes"])
     if claims and not answer["registered"]:
-        yield "A claim holds if changes, looks and alpha were fixed before the first run; these were not registered."
+        yield (
+            "A claim holds if changes, pairs (--pairs), looks and alpha were fixed before the first run; "
+            "these were not registered."
+        )
     yield from map(printable, answer["notes"])
 
 
@@ -132,7 +156,7 @@ def main(arguments: Sequence[str]) -> int:
     """Runs the command; returns its exit code."""
     options = parse_arguments(arguments)
     try:
-        ledger = read(options)
+        ledger = replace(read(options), planned=options.pairs)
         from ablations.compare.referee import referee  # loads numpy
 
         answer = referee(

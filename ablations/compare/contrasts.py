@@ -44,7 +44,7 @@ class Effect:
     """The key of the metric."""
     words: str
     estimate: Estimate
-    """Over base policies, n = 0 without a seed that all arms have; of several looks, valid whenever a study stops."""
+    """Over base policies, n = 0 without a seed that all arms have; of several looks, what none has rejected."""
     p: float | None
     """Sign-flip test over base policies; None below two."""
     adjusted: float | None = None

@@ -58,11 +58,11 @@ def _judged(family: Family, compared: Sequence[Effect], plan: Plan) -> list[Effe
     """One look: Holm over exact p-values of the registered seeds. Several: alpha is spent over them."""
     units = [counted_values(effect, plan) for effect in compared]
     several = len(plan.looks) > 1
-    looks = plan.looks if several else (max(map(len, units), default=0),)
-    first = max(1, looks[0])
+    looks = plan.looks if several else (max([1, *map(len, units)]),)
+    first = looks[0]
     exact = [tested(values[:first])[1] if len(values) >= first else None for values in units]
     adjusted = holm([1.0 if p is None else p for p in exact])
-    at = decisions(units, looks, family.alpha) if several else [first if p <= family.alpha else None for p in adjusted]
+    at = decisions(units, looks, family.alpha)
     rows = []
     for effect, values, look, p_holm in zip(compared, units, at, adjusted, strict=True):
         reached = max((n for n in looks if n <= len(values)), default=len(values))

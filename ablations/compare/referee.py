@@ -8,7 +8,20 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from ablations.compare.deciding import MOST, Belief, Choice, Evidence, belief, choose, paired, pooled, unpaired
+from ablations.border import is_share
+from ablations.compare.deciding import (
+    MOST,
+    SHARES,
+    SHIPPED,
+    Belief,
+    Choice,
+    Evidence,
+    belief,
+    choose,
+    paired,
+    pooled,
+    unpaired,
+)
 from ablations.compare.sequential import decisions, planned_looks
 from ablations.read.ledger import RUNS_A_PAIR, Change, Ledger, LedgerError
 
@@ -43,29 +56,30 @@ def referee(
     Raises LedgerError: a change has no run on one side and no pair.
     """
     sign = -1.0 if lower else 1.0
-    # Those of a study are in the order of its seeds, which looks count.
-    changes = [change if ledger.kind == "study" else _sorted(change) for change in ledger.changes]
-    evidence = [_evidence(change, sign, ledger.source) for change in changes]
+    evidence = [_evidence(change, sign, ledger.source) for change in ledger.changes]
+    noise = SHARES if _of_shares(ledger) else SHIPPED
     level, looks = alpha or ledger.alpha or 0.05, ledger.looks or planned_looks(most)
-    differences = [[sign * d for d in change.differences] for change in changes]
-    claimed = [
-        known if change.counted is None else [sign * d for d in change.counted]
-        for change, known in zip(changes, differences, strict=True)
-    ]
+    claimed = [[sign * d for d in change.claimed(ledger.planned)] for change in ledger.changes]
     # What a family registered counts in its error, also before it has a pair.
-    decided = decisions([*claimed, *[[]] * ledger.absent], looks, level)[: len(changes)]
-    rows = []
-    for place, (change, each) in enumerate(zip(changes, evidence, strict=True)):
-        now = belief(each, pooled(evidence, place))
+    decided = decisions([*claimed, *[[]] * ledger.absent], looks, level)[: len(claimed)]
+    rows, notes = [], []
+    for place, (change, each) in enumerate(zip(ledger.changes, evidence, strict=True)):
+        now = belief(each, pooled(evidence, place, noise))
         of_pair = _cost_of_pair(change)
         pair_price = PRICE * now.sd if price is None else price * of_pair
         choice = choose(now, pair_price, max(0, most - math.ceil(each.pairs)))
-        if len(change.pairs) >= FEWEST and not any(differences[place]):
+        if len(change.pairs) >= FEWEST and not any(change.differences):
             # The model would ask for more pairs, as nothing is nearer to a tie. A change that moved no run is no tie.
             choice = Choice("discard", 0, choice.regret, choice.regret)
         claim = _claim(claimed[place], decided[place], looks)
         if purpose == "claims":
             choice = _for_claims(choice, claim, now, len(change.pairs))
+        if len(claimed[place]) < len(change.pairs):
+            order = "in order" if change.registered is None else "the registered ones in order"
+            notes.append(
+                f"{change.name}: a claim counts {len(claimed[place])} of {len(change.pairs)} pairs: {order}, up to the "
+                "first that is not complete"
+            )
         rows.append(_row(change, each, now, choice, claim, of_pair, pair_price, sign))
     return {
         "schema": SCHEMA,
@@ -81,15 +95,20 @@ def referee(
         "looks": list(looks),
         "registered": ledger.registered,
         "changes": rows,
-        "notes": list(ledger.notes),
+        "notes": [*notes, *ledger.notes],
     }
 
 
-def _sorted(change: Change) -> Change:
-    """With its pairs in the order of their names, so that no order of rows changes which pairs a look takes."""
-    numbers = all(pair.name.isdecimal() for pair in change.pairs)
-    pairs = sorted(change.pairs, key=lambda pair: (int(pair.name) if numbers else 0, pair.name))
-    return Change(change.name, pairs, change.treated, change.control, change.costs, change.incomplete)
+def _of_shares(ledger: Ledger) -> bool:
+    """True for a metric that is a share; of a ledger that names none, where all values lie between 0 and 1."""
+    if ledger.metric is not None:
+        return is_share(ledger.metric)
+    values = [
+        value
+        for change in ledger.changes
+        for value in (*change.treated, *change.control, *(v for p in change.pairs for v in (p.treated, p.control)))
+    ]
+    return all(0 <= value <= 1 for value in values)
 
 
 def _evidence(change: Change, sign: float, source: str) -> Evidence:
@@ -145,7 +164,7 @@ def _row(
         "more_cost": choice.more * of_pair,
         "paired": bool(change.pairs),
         "pairs": evidence.pairs,
-        "incomplete_pairs": change.incomplete,
+        "incomplete_pairs": len(change.incomplete),
         "difference": sign * evidence.mean,
         "sd": evidence.sd,
         "expected_effect": sign * now.mean,

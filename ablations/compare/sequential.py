@@ -10,11 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ablations.compare import SIGN_FLIPS
+from ablations.compare.statistics import flips, holm, sign_flip_p
 
 Array = np.ndarray
-EXACT = 12
-"""All sign flips are counted up to this number of values, a group of 2^12 beyond it."""
 
 
 def planned_looks(most: int) -> tuple[int, ...]:
@@ -36,7 +34,7 @@ def rejections(values: Array, looks: Sequence[int], level: float) -> Array:
     found = np.zeros(len(values), dtype=int)
     if not reached:
         return found
-    signs = _signs(reached[-1])
+    signs = flips(reached[-1])
     stopped = np.zeros((len(values), len(signs)), dtype=bool)
     for look in reached:
         # What earlier looks have not used is left to this one.
@@ -59,20 +57,6 @@ def _bounds(sizes: Array, allowed: Array) -> Array:
     return np.where(allowed > 0, bound, np.inf)
 
 
-def _signs(values: int) -> Array:
-    """Sign flips, the first all +1: all up to EXACT values, beyond it a group of as many, which keeps the test exact.
-
-    Half of them, because a flip and its negative have the same absolute sum. There the sign of a further value is
-    the product of some of the first (Hemerik and Goeman 2018).
-    """
-    known = min(values, EXACT)
-    rows = np.arange(2 ** (known - 1))[:, None]
-    signs = 1.0 - 2.0 * ((rows >> np.arange(known)) & 1)
-    chosen = np.random.default_rng(SIGN_FLIPS).random((max(values - known, 0), known)) < 0.5
-    further = [np.prod(signs[:, subset], axis=1) for subset in chosen]
-    return np.column_stack([signs, *further])
-
-
 def first_rejection(values: Sequence[float] | Array, looks: Sequence[int], level: float) -> int | None:
     """The look at which the mean of one value a base policy differs from 0; None at none of those reached.
 
@@ -88,8 +72,11 @@ def decisions(comparisons: Sequence[Sequence[float] | Array], looks: Sequence[in
     """Holm over a family at every look: when each comparison was decided, None for those that are not.
 
     The level of a comparison is alpha over the number of those that are still undecided, so the family's error over all
-    looks together is at most alpha.
+    looks together is at most alpha. A single look has nothing to spend: its p counts more flips than a bound could.
     """
+    if len(looks) == 1:
+        p = [sign_flip_p(values[: looks[0]]) if len(values) >= looks[0] else 1.0 for values in comparisons]
+        return [looks[0] if adjusted <= alpha else None for adjusted in holm(p)]
     found: list[int | None] = [None] * len(comparisons)
     while undecided := [place for place, look in enumerate(found) if look is None]:
         level = alpha / len(undecided)
@@ -102,7 +89,7 @@ def decisions(comparisons: Sequence[Sequence[float] | Array], looks: Sequence[in
 
 
 def interval(values: Sequence[float] | Array, looks: Sequence[int]) -> tuple[float, float] | None:
-    """The effects that no look so far has rejected at 5 %, valid whenever a study stops.
+    """The effects that no look so far has rejected at 5 %; where effects are symmetric, valid whenever a study stops.
 
     None: before the first look, and where looks contradict each other so that no effect is left.
 
@@ -128,6 +115,26 @@ def interval(values: Sequence[float] | Array, looks: Sequence[int]) -> tuple[flo
             inside, outside = (inside, middle) if rejected else (middle, outside)
         ends.append(center + sign * ((outside if spread else 0.0) if outside < width else np.inf))
     return ends[0], ends[1]
+
+
+def median_interval(values: Sequence[float] | Array, looks: Sequence[int]) -> tuple[float, float] | None:
+    """The medians that no look so far has rejected at 5 % by the signs of the values.
+
+    Exact whatever the distribution, where the interval of the mean needs symmetry. None: before the first look, or
+    where looks contradict each other.
+
+    >>> median_interval(range(1, 13), [12]), median_interval([1.0, 2.0], [2])  # of twelve, the third to the tenth
+    ((3.0, 10.0), (-inf, inf))
+    """
+    reached = [look for look in looks if look <= len(values)]
+    if not reached:
+        return None
+    x = np.asarray(values, dtype=float)[: reached[-1]]
+    edges = np.concatenate([[-np.inf], np.unique(x), [np.inf]])
+    # Between two values next to each other all medians have the same signs.
+    between = [x.min() - 1, *(edges[1:-2] + edges[2:-1]) / 2, x.max() + 1]
+    left = [i for i, median in enumerate(between) if decisions([np.sign(x - median)], looks, 0.05) == [None]]
+    return (float(edges[left[0]]), float(edges[left[-1] + 1])) if left else None
 
 
 def _left(x: Array, reached: Sequence[int], looks: Sequence[int]) -> float | None:

@@ -12,7 +12,7 @@ row, in any unit, and may be left out. Other columns are notes of your own.
 
 import csv
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NotRequired
@@ -22,6 +22,7 @@ from typing_extensions import TypedDict  # pydantic's until Python 3.12
 
 from ablations.border import LARGEST, Number, checked, json_tree, short
 from ablations.errors import UserError
+from ablations.read.counted import counted
 
 MOST_ROWS = 100_000
 RUNS_A_PAIR = 2.0
@@ -66,14 +67,21 @@ class Change:
     control: list[float] = field(default_factory=list)
     costs: list[float] = field(default_factory=list)
     """One number for each complete pair, or for each row."""
-    incomplete: int = 0
-    """Pairs with one run so far."""
-    counted: list[float] | None = None
-    """Of a study, the differences that a claim counts (`Plan.counted`), one a base policy; None: those of all pairs."""
+    incomplete: list[str] = field(default_factory=list)
+    """Pairs of which a run is missing."""
+    registered: list[float] | None = None
+    """Of a registered study, the differences that a claim counts (`Plan.counted`), one a base policy."""
 
     @property
     def differences(self) -> list[float]:
         return [pair.treated - pair.control for pair in self.pairs]
+
+    def claimed(self, planned: Sequence[str]) -> list[float]:
+        """The differences that a claim counts."""
+        if self.registered is not None:
+            return self.registered
+        of = {pair.name: pair.treated - pair.control for pair in self.pairs}
+        return [of[name] for name in counted([*of], planned, self.incomplete)]
 
 
 @dataclass(frozen=True)
@@ -92,6 +100,8 @@ class Ledger:
     alpha: float | None = None
     registered: bool = False
     """True: a study registered all these comparisons, as one family, before its first run."""
+    planned: tuple[str, ...] = ()
+    """Pairs that were named before the first run, in the order in which they count."""
     absent: int = 0
     """Comparisons of that family that have no pair yet."""
     notes: tuple[str, ...] = ()
@@ -135,7 +145,7 @@ def _add(change: Change, pair: str | None, row: Mapping[str, Any], place: str) -
         change.control += [] if control is None else [control]
         change.costs.append((treated is not None) + (control is not None) if cost is None else cost)
     elif treated is None or control is None:
-        change.incomplete += 1
+        change.incomplete.append(pair)
     else:
         change.pairs.append(Pair(pair, treated, control))
         change.costs.append(RUNS_A_PAIR if cost is None else cost)

@@ -112,6 +112,12 @@ def outcome(run: Run, key: str) -> float | None:
     return float(values[-points:].mean())
 
 
+def below_base(run: Run, key: str) -> bool | None:
+    """True for a run that ends below its base policy's own evaluation; None where a policy was not evaluated."""
+    series, final = run.series(key), outcome(run, key)
+    return None if final is None or not key.startswith("eval/") or 0 not in series.index else final < series.loc[0]
+
+
 def window_mean(run: Run, key: str, steps: tuple[int, int] | None) -> float | None:
     """A metric averaged over rollout steps; over the run's last values where no steps are named; None without any."""
     if steps is None:

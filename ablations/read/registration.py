@@ -39,6 +39,7 @@ from ablations.border import (
     json_tree,
 )
 from ablations.files.atomic import make_folder, write_text
+from ablations.read.counted import counted
 from ablations.read.run import Run, StudyError
 
 FILE, LOCK = "study.json", ".study.lock"
@@ -156,10 +157,11 @@ class Plan:
         trains on another machine. Seeds that were added later count at no look of it. One that looks several times
         counts up to the first registered seed that is missing. So no verdict depends on which cell is late.
         """
+        found = counted(seeds, sorted(self.seeds))
         if len(self.looks) > 1:
-            return counted_seeds(seeds, self.seeds)
-        registered = sorted(self.seeds or seeds)
-        return registered if {*registered} <= {*seeds} else []
+            return found
+        look = len(self.seeds) or len(found)
+        return found[:look] if len(found) >= look else []
 
     @property
     def digest(self) -> str:
@@ -287,21 +289,6 @@ def last_plan(folder: Path) -> Plan | None:
     """The plan as it was last registered; None where there is none."""
     entries = read_entries(folder)
     return Plan.read(entries[-1]["plan"]) if entries else None
-
-
-def counted_seeds(seeds: Collection[int], registered: Collection[int]) -> list[int]:
-    """Of the seeds that there are, those that a look may count: up to the first registered one that is missing.
-
-    A seed may be late: its cell failed, or trains on another machine. A look that counted those behind it would be made
-    of other pairs than the registered ones, and might be made twice, with two verdicts.
-
-    registered: the plan's seeds, which come first; further ones follow them.
-
-    >>> counted_seeds([0, 1, 3, 4], range(4)), counted_seeds([0, 1, 8, 9], [8, 9])
-    ([0, 1], [8, 9, 0, 1])
-    """
-    order = [*sorted(registered), *sorted({*seeds} - {*registered})]
-    return list(itertools.takewhile(seeds.__contains__, order))
 
 
 def doubts(folder: Path, runs: Sequence[Run]) -> list[str]:

@@ -7,7 +7,7 @@ from ablations.errors import suggestion
 from ablations.read.foreign import runs_of_logs
 from ablations.read.ledger import RUNS_A_PAIR, Change, Ledger, Pair
 from ablations.read.outcomes import bases, primary_metric, scores
-from ablations.read.registration import Plan, counted_seeds, read_plan
+from ablations.read.registration import Plan, read_plan
 from ablations.read.run import Run, StudyError
 from ablations.read.runs import Runs, load, study_folder
 
@@ -24,13 +24,7 @@ def ledger_of_study(folders: Sequence[Path], metric: str | None = None, referenc
     key = primary_metric(runs, metric or (plan.metric if plan else None))
     control = reference or (plan.reference if plan else None)
     found = _ledger(runs, key, control, ", ".join(map(str, folders)), "study", None if plan and plan.pilot else plan)
-    late = [
-        f"{change.name}: a registered seed has no pair yet, or pairs were added to the registered ones, and a claim "
-        f"counts {len(change.counted)} of {len(change.pairs)}"
-        for change in found.changes
-        if change.counted is not None and len(change.counted) < len(change.pairs)
-    ]
-    return Ledger(**{**vars(found), **_promises(plan, found), "notes": (*found.notes, *late, *runs.warnings)})
+    return Ledger(**{**vars(found), **_promises(plan, found), "notes": (*found.notes, *runs.warnings)})
 
 
 def ledger_of_logs(
@@ -47,8 +41,8 @@ def _promises(plan: Plan | None, found: Ledger) -> Mapping[str, object]:
     if plan is None or plan.pilot:
         return {}
     # One look is at all registered seeds: at as many base policies as they turned out to have.
-    counted = [len(change.counted or ()) for change in found.changes]
-    looks = plan.looks or (max(counted, default=0) or len(plan.seeds),)
+    registered = [len(change.registered or ()) for change in found.changes]
+    looks = plan.looks or (max(registered, default=0) or len(plan.seeds),)
     for family in plan.families:
         held = [one.weights for one in family.contrasts if one.outcome == found.metric and one.steps is None]
         if all(any(_compares(weights, change.name, found.reference) for weights in held) for change in found.changes):
@@ -98,8 +92,7 @@ def _change(
     reference: str,
     plan: Plan | None,
 ) -> Change:
-    seeds = counted_seeds({*treated} & {*control}, plan.seeds if plan else ())
-    seeds += sorted({*treated} & {*control} - {*seeds})
+    seeds = sorted({*treated} & {*control})
     if not seeds:  # other seeds on each side
         runs = [(arm, seed) for seed in treated] + [(reference, seed) for seed in control]
         costs = [minutes.get(run, RUNS_A_PAIR / 2) for run in runs]
@@ -110,12 +103,14 @@ def _change(
         sum(minutes[arm, s] + minutes[reference, s] for s in group) if minutes else RUNS_A_PAIR * len(group)
         for group in groups.values()
     ]
-    counted = None
+    registered = None
     if plan:
-        counted = [
+        registered = [
             pair.treated - pair.control for pair in _pairs(_units(plan.counted(seeds), base_of), treated, control)
         ]
-    return Change(arm, pairs, costs=costs, incomplete=len({*treated} ^ {*control}), counted=counted)
+    by_base = any(len(group) > 1 for group in groups.values())
+    incomplete = dict.fromkeys(base_of[s] if by_base else str(s) for s in sorted({*treated} ^ {*control}))
+    return Change(arm, pairs, costs=costs, incomplete=[*incomplete], registered=registered)
 
 
 def _units(seeds: Sequence[int], base_of: Mapping[int, str]) -> Mapping[str, Sequence[int]]:

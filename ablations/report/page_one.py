@@ -1,10 +1,13 @@
 """The first page of a report: the sensitivity of its regime, the effects, and their cost."""
 
+import math
 import re
 from collections.abc import Sequence
 
+import numpy as np
+
 from ablations.compare.contrasts import Contrast, Effect
-from ablations.compare.effects import effects_on_every_metric
+from ablations.compare.effects import counted_values, effects_on_every_metric
 from ablations.compare.equal_budget import (
     BUDGETS,
     Needed,
@@ -14,13 +17,13 @@ from ablations.compare.equal_budget import (
     per_step_metric,
     tokens_used,
 )
-from ablations.compare.statistics import per_base, smallest_effect
+from ablations.compare.sequential import median_interval
+from ablations.compare.statistics import Array, per_base, smallest_effect
 from ablations.figures.difference_figures import differences_figure
 from ablations.figures.style import contrast_name
 from ablations.read.calibrations import Admitted
 from ablations.read.health import learned
 from ablations.read.outcomes import amount, bases, in_words, unit, with_interval
-from ablations.read.runs import Runs
 from ablations.report.document import Part, Table
 from ablations.report.results import Results
 from ablations.techniques import REGISTER
@@ -30,8 +33,8 @@ NAMED = 6
 ROWS = 8
 """Exploratory effects in other metrics that are shown."""
 COLUMNS = [
-    "comparison", "outcome", "n", "same sign", "difference", "interval", "p", "adjusted p", "tokens", "can see", "kind",
-    "verdict",
+    "comparison", "outcome", "n", "same sign", "median", "difference", "interval", "p", "adjusted p", "tokens",
+    "can see", "kind", "verdict",
 ]  # fmt: skip
 
 
@@ -46,7 +49,7 @@ def effects_table(results: Results, others: Sequence[Effect]) -> list[Part]:
         return ["There is one arm only, or no two arms that differ in one technique: nothing is compared."]
     return [
         summary(results),
-        Table("effects", _caption(results, others), COLUMNS, [_row(results.runs, row) for row in rows]),
+        Table("effects", _caption(results, others), COLUMNS, [_row(results, row) for row in rows]),
     ]
 
 
@@ -70,7 +73,7 @@ def _in_a_clause(effect: Effect) -> str:
     return f"{contrast_name(effect.contrast)}{verdict} {numbers} {unit(key)}".rstrip()
 
 
-def _row(runs: Runs, effect: Effect) -> list[str]:
+def _row(results: Results, effect: Effect) -> list[str]:
     key, estimate = effect.outcome, effect.estimate
     mean, low, high = (amount(key, end, signed=True) for end in (estimate.mean, estimate.low, estimate.high))
     least = smallest_effect(estimate.n)
@@ -79,13 +82,15 @@ def _row(runs: Runs, effect: Effect) -> list[str]:
     kind = f"{effect.kind}, {effect.contrast.family}" + (f", alpha {effect.alpha:g}" if effect.alpha else "")
     words = re.sub(r" after the last step.*\)", ")", effect.words)
     seen = amount(key, least * estimate.sd) if least and estimate.sd else "–"
-    used = tokens_used(runs, effect.contrast)
+    used = tokens_used(results.runs, effect.contrast)
+    units = _units(results, effect)
     tokens = f"{rounded(used[0])} / {rounded(used[1])}" if used else "–"
     return [
         contrast_name(effect.contrast),
         words,
         str(estimate.n),
-        _same_sign(effect),
+        f"{int(sum(units * estimate.mean > 0))} of {len(units)}" if len(units) else "–",
+        _median(results, effect, units),
         *numbers,
         *tests,
         tokens,
@@ -95,10 +100,24 @@ def _row(runs: Runs, effect: Effect) -> list[str]:
     ]
 
 
-def _same_sign(effect: Effect) -> str:
-    """How many of the units of n have a difference with the sign of their mean; a dash where units are not known."""
-    units = per_base(effect.differences, effect.bases)[: effect.estimate.n]
-    return f"{int(sum(units * effect.estimate.mean > 0))} of {len(units)}" if len(units) else "–"
+def _units(results: Results, effect: Effect) -> Array:
+    """The difference of each unit of n; empty where they are not known."""
+    if effect.kind == "registered" and results.plan and effect.verdict:
+        counted = counted_values(effect, results.plan)
+        if len(counted):
+            return counted[: effect.estimate.n]
+    return per_base(effect.differences, effect.bases)[: effect.estimate.n]
+
+
+def _median(results: Results, effect: Effect, units: Array) -> str:
+    """The median of the units with its interval, of the looks that were made where several are registered."""
+    if not len(units):
+        return "–"
+    looks = results.plan.looks if results.plan and effect.kind == "registered" else ()
+    low, high = median_interval(units, looks if len(looks) > 1 else (len(units),)) or (None, None)
+    if low is None or high is None or not math.isfinite(high - low):
+        low = high = None
+    return with_interval(effect.outcome, float(np.median(units)), low, high)
 
 
 def rounded(number: float) -> str:
@@ -118,7 +137,8 @@ def _caption(results: Results, others: Sequence[Effect]) -> str:
     return (
         f"Primary outcome: {'; '.join(sorted(primary)) or results.metric}. "
         f"Differences with minus without, 95 % t-intervals that decide nothing; n counts {units or 'pairs'}. "
-        "Same sign: of the n, those whose own difference has the sign of the mean. "
+        "Same sign: of the n, those whose own difference has the sign of the mean. Median: of the n, with the 95 % "
+        "interval by their signs, which is exact whatever the distribution; no verdict rests on it. "
         f"Registered: {rule}, at the family's share of alpha; a verdict says that most gain (up) or lose (down), "
         "because the test cannot tell a mean of 0 from a few that gain much while most lose a little. "
         "Exploratory rows have no verdict; the p of the last are "

@@ -19,7 +19,7 @@ from ablations.figures.style import Drawing
 from ablations.files.layout import kept_states, playable_page
 from ablations.read.calibrations import FILE, read_calibration
 from ablations.read.health import findings, learned
-from ablations.read.outcomes import amount, bases, outcome, primary_metric, unit, with_interval
+from ablations.read.outcomes import amount, bases, below_base, outcome, primary_metric, unit, with_interval
 from ablations.read.registration import Plan, doubts, last_plan, read_plan
 from ablations.read.runs import Runs, StudyError, load, study_folder
 from ablations.report.document import Document, Part, Table, bullets, in_terminal, is_empty, switch_buttons
@@ -116,10 +116,14 @@ def _by_arm(results: Results) -> Table:
         if seeds := results.scores.get(arm):
             mean = t_interval(per_base([*seeds.values()], [base_of[seed] for seed in seeds]))
             ends = [amount(key, end) for end in (mean.mean, mean.low, mean.high)]
-            rows.append([arm, str(len(seeds)), str(mean.n), *ends])
+            fell = [below for run in results.runs.usable.of(arm) if (below := below_base(run, key)) is not None]
+            rows.append([arm, str(len(seeds)), str(mean.n), *ends, f"{sum(fell)} of {len(fell)}" if fell else "–"])
     unit = "base policies" if len(set(base_of.values())) > 1 else "seeds"
-    caption = f"{key}: mean over runs of the last checkpoints, with its 95 % t-interval over {unit}, n of them."
-    return Table("outcomes", caption, ["arm", "runs", "n", "mean", "low", "high"], rows)
+    caption = (
+        f"{key}: mean over runs of the last checkpoints, with its 95 % t-interval over {unit}, n of them. Below its "
+        "base: runs that end below what their base policy scored before training; a description, not decided."
+    )
+    return Table("outcomes", caption, ["arm", "runs", "n", "mean", "low", "high", "below its base"], rows)
 
 
 def _by_base(results: Results) -> list[Part]:

@@ -7,9 +7,8 @@ over sets is in pooled.py. A study's own page says what that study found.
 
 from collections.abc import Mapping
 
-from dapo_lit.study.compare.contrasts import Contrast
-from dapo_lit.study.designs import Setting, read_arm
-
+from ablations.compare.contrasts import Contrast
+from ablations.designs import Setting, read_arm
 from dapo_lit.techniques import DAPO, REGISTER
 
 SOFT, DYNAMIC, FILTERING = "soft_overlong_punishment", "dynamic_sampling", "overlong_filtering"

@@ -11,15 +11,15 @@ from functools import cache
 import numpy as np
 from around import DYNAMIC
 from cells import ROOT, cells, main_effects, on_accuracy, points
-from dapo_lit.study.compare.contrasts import Contrast, difference
-from dapo_lit.study.compare.equal_budget import at_equal_tokens, at_marks, sides
-from dapo_lit.study.compare.statistics import Estimate
-from dapo_lit.study.designs import Arm
-from dapo_lit.study.figures.style import FAINT, INK, PETROFF6, Drawing, new_figure, title
-from dapo_lit.study.read.curves import TRAINING_ACCURACY, measured, value_at
-from dapo_lit.study.read.outcomes import amount, primary_metric
 from matplotlib.figure import Figure
 
+from ablations.compare.contrasts import Contrast, difference
+from ablations.compare.equal_budget import at_equal_tokens, at_marks, sides
+from ablations.compare.statistics import Estimate
+from ablations.designs import Arm
+from ablations.figures.style import FAINT, INK, PETROFF6, Drawing, new_figure, title
+from ablations.read.curves import TRAINING_ACCURACY, measured, value_at
+from ablations.read.outcomes import amount, primary_metric
 from dapo_lit.techniques import DAPO
 
 FIGURE = ROOT / "docs" / "figures" / "dynamic_sampling_tokens.svg"

@@ -75,6 +75,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "loops": loops.table,
     "loops_mean": loops.means,
     "skewed_effects": rule.skewed_effects,
+    "skewed_statistics": rule.skewed_statistics,
+    "regret_said": rule.regret_said,
     "agreement": measured.agreement,
     "power": measured.power,
     "sampling_costs": measured.sampling_costs,

@@ -18,10 +18,10 @@ from functools import cache
 import numpy as np
 from around import AROUND, DYNAMIC, FILTERING, SOFT, normal
 from cells import cells, on_accuracy, points, ratio
-from dapo_lit.study.compare.contrasts import Contrast, Effect
-from dapo_lit.study.compare.statistics import Estimate
 from scipy import stats
 
+from ablations.compare.contrasts import Contrast, Effect
+from ablations.compare.statistics import Estimate
 from dapo_lit.techniques import REGISTER
 
 

@@ -20,7 +20,6 @@ from ablations.compare.contrasts import difference
 from ablations.compare.statistics import Estimate
 from ablations.designs import read_arm
 from ablations.techniques import REGISTER
-from dapo_lit.techniques import REGISTER
 
 CUBE = "factorial_joint"
 MARGIN = 0.02

@@ -17,7 +17,6 @@ from ablations.compare.contrasts import Contrast
 from ablations.compare.statistics import t_interval
 from ablations.designs import read_arm
 from ablations.techniques import REGISTER
-from dapo_lit.techniques import REGISTER
 
 
 def configured(file: str, path: str) -> Any:

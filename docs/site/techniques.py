@@ -12,7 +12,6 @@ from claims import Test, judged
 from inline import cost
 
 from ablations.techniques import REGISTER
-from dapo_lit.techniques import REGISTER
 
 
 def our_evidence(page: Path) -> str:

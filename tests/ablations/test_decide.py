@@ -11,6 +11,7 @@ from synthetic_runs import write_run
 
 import ablations
 from ablations.commands import decide
+from ablations.compare.deciding import SHARES, SHIPPED, Prior, belief, paired, pooled
 from ablations.compare.statistics import sign_flip_p
 from ablations.designs import Arm
 
@@ -183,6 +184,29 @@ def test_a_claim_that_was_not_registered_is_said_to_be_none_for_tuning_too(tmp_p
     file = as_csv(tmp_path / "l.csv", pairs())
     decide.main([str(file)])
     assert "these were not registered" in capsys.readouterr().out
+
+
+def test_for_claims_that_is_said_before_there_is_one(tmp_path, capsys):
+    file = as_csv(tmp_path / "l.csv", pairs(3))
+    for purpose, said in (("claims", True), ("tuning", False)):
+        decide.main([str(file), "--for", purpose])
+        assert ("these were not registered" in capsys.readouterr().out) is said
+
+
+def test_the_noise_of_a_first_change_is_that_of_committed_runs_where_values_are_shares(tmp_path, capsys):
+    """In percent nobody knows the unit, and the noise is that of the two pairs."""
+    for unit, prior in ((1, SHARES), (100, SHIPPED)):
+        rows = [
+            {"change": "x", "pair": n, "with": unit * (0.4 + d), "without": unit * 0.4}
+            for n, d in enumerate((0.01, 0.02))
+        ]
+        (row,) = answer([str(as_csv(tmp_path / "l.csv", rows))], capsys)["changes"]
+        expected = belief(paired([unit * 0.01, unit * 0.02]), prior)
+        assert row["regret_now"] == pytest.approx(expected.regret())
+        assert row["wrong_sign"] == pytest.approx(expected.wrong_sign)
+    # The others' noise joins what was known: 2.3 degrees of freedom around 0.028^2, and two around 0.0004.
+    joined = pooled([paired([0.1]), paired([0.0, 0.02, 0.04])], 0, SHARES)
+    assert joined == Prior(1.0, pytest.approx(((2.3 * 0.028**2 + 0.0008) / 4.3) ** 0.5), 4.0)
 
 
 def test_unpaired_runs_are_worth_less_and_claim_nothing(ledgers, capsys):

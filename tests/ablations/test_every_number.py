@@ -104,6 +104,14 @@ def text(key: str, value: float, signed: bool = True) -> str:
     return f"{value:+.3g}" if signed else f"{value:.3g}"
 
 
+def median_text(key: str, values: np.ndarray) -> str:
+    """With the order statistics between which the median lies in 95 % of samples, by the binomial distribution."""
+    ranked, n = np.sort(values), len(values)
+    cut = next((k for k in range(n // 2, 0, -1) if 2 * stats.binom.cdf(k - 1, n, 0.5) <= 0.05), 0)
+    shown = text(key, float(np.median(values)))
+    return f"{shown} [{text(key, ranked[cut - 1])}, {text(key, ranked[n - cut])}]" if cut else shown
+
+
 def effect(rows: Rows, key: str) -> dict[str, Any]:
     values = differences(rows, key)
     low, high = interval(values)
@@ -138,6 +146,7 @@ def expected(rows: Rows, written: Mapping[str, Any]) -> dict[str, Any]:
             {
                 "n": str(len(values)),
                 "same sign": f"{same} of {len(values)}" if first else "–",
+                "median": median_text(key, values) if first else "–",
                 "difference": f"{text(key, values.mean())} {unit(key)}".rstrip(),
                 "interval": f"[{text(key, low)}, {text(key, high)}]",
                 "p": f"{p:.3g}" if first else "–",
@@ -155,7 +164,8 @@ def expected(rows: Rows, written: Mapping[str, Any]) -> dict[str, Any]:
     means = [
         {"runs": str(len(SEEDS)), "n": str(len(SEEDS)), "mean": text(METRIC, values.mean(), signed=False)}
         | dict(zip(("low", "high"), (text(METRIC, end, signed=False) for end in interval(values)), strict=True))
-        for values in own.values()
+        | {"below its base": f"{sum(values < [rows[arm, s][0][METRIC] for s in SEEDS])} of {len(SEEDS)}"}
+        for arm, values in own.items()
     ]
     return {
         "outcomes": [{"seed": seed, "base": str(seed), "last": own[arm][seed]} for arm in ARMS for seed in SEEDS],

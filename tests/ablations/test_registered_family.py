@@ -13,8 +13,10 @@ from ablations.commands.status import main as status
 from ablations.compare.contrasts import Contrast, Effect, compare
 from ablations.compare.effects import _judged, registered_effects
 from ablations.compare.referee import referee
-from ablations.compare.sequential import interval
+from ablations.compare.sequential import decisions, first_rejection, interval
+from ablations.compare.statistics import sign_flip_p
 from ablations.designs import Arm
+from ablations.read.ledger import read_ledger
 from ablations.read.registration import Family, Plan, Registered, as_tree, register
 from ablations.read.run_ledger import ledger_of_study
 from ablations.read.runs import load
@@ -75,7 +77,7 @@ def test_decide_claims_what_the_report_decides(tmp_path: Path) -> None:
     assert (answer["alpha"], answer["registered"]) == (0.03, True)
     (row,) = answer["changes"]
     assert (row["claim"]["verdict"], row["pairs"], row["action"], row["more_pairs"]) == ("undecided", 11, "more", 1)
-    assert any("a registered seed has no pair yet" in note for note in answer["notes"])
+    assert any("a claim counts 3 of 11 pairs: the registered ones" in note for note in answer["notes"])
     runs(tmp_path, [3], "clip_higher", effects={"clip_higher": 0.1})
     (row,) = referee(ledger_of_study([home]), "claims")["changes"]
     assert row["claim"] == {"verdict": "loss", "at_pairs": 8, "next_look": None}
@@ -138,6 +140,30 @@ def test_a_verdict_has_the_direction_of_the_look_that_gave_it() -> None:
 def test_seeds_that_are_added_come_after_the_registered_ones_whatever_their_numbers() -> None:
     row = judged([*GAIN, -0.2, -0.2, -0.2, -0.2], (8, 12), [*range(20, 28), *range(4)])
     assert row.verdict == "up at 8 of 12"
+
+
+@pytest.mark.parametrize("units", [45, 48])
+def test_a_study_of_many_units_that_looks_once_decides(units: int, tmp_path: Path) -> None:
+    """Beyond 44 values the test counts a group of flips; an effect of four standard deviations is among the largest."""
+    values = 0.4 + 0.1 * np.random.default_rng(units).normal(size=units)
+    row = judged(values.tolist(), (units,))
+    assert (row.verdict, row.p, row.adjusted) == ("up", 2 / 2**12, 2 / 2**12)
+    assert judged((-values).tolist(), (units,)).verdict == "down"
+    nothing = judged((values - values.mean()).tolist(), (units,))
+    assert (nothing.verdict, nothing.p) == ("undecided", 1.0)
+    rows = [f"c,{pair},{value},0" for pair, value in enumerate(values)]
+    (tmp_path / "ledger.csv").write_text("\n".join(["change,pair,with,without", *rows]) + "\n")
+    once = replace(read_ledger(tmp_path / "ledger.csv"), looks=(units,))
+    assert referee(once, "claims")["changes"][0]["claim"] == {"verdict": "gain", "at_pairs": units, "next_look": None}
+
+
+def test_a_report_and_decide_judge_one_look_by_one_p() -> None:
+    """Sixteen values whose exact p is just below the level, in the group of flips it is above."""
+    rng = np.random.default_rng(3)
+    close = next(x for x in (rng.normal(0.5, 1, 16) for _ in range(9999)) if 0.045 < sign_flip_p(x) <= 0.05
+                 and not first_rejection(x, [16], 0.05))  # fmt: skip
+    assert decisions([close], [16], 0.05) == [16]
+    assert judged(close.tolist(), (16,)).verdict == "up"
 
 
 def test_an_interval_has_what_no_look_rejects() -> None:

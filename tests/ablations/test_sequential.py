@@ -1,15 +1,25 @@
 """Several looks at one study: the error is counted over sign flips, by hand and against brute force."""
 
 import itertools
+import random
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 from synthetic_runs import write_run
 
 from ablations.compare.contrasts import Contrast, compare
 from ablations.compare.effects import counted_values, registered_effects
-from ablations.compare.sequential import decisions, first_rejection, interval, planned_looks, rejections
+from ablations.compare.sequential import (
+    decisions,
+    first_rejection,
+    interval,
+    median_interval,
+    planned_looks,
+    rejections,
+)
+from ablations.compare.statistics import flips
 from ablations.designs import Arm
 from ablations.read.registration import Family, Plan, Registered
 from ablations.read.runs import load
@@ -54,6 +64,29 @@ def test_a_family_takes_holms_levels_at_each_look() -> None:
     assert first_rejection(faint, [12], 0.025) is None
     assert decisions([faint, faint], [12], 0.05) == [None, None]
     assert decisions([clear, faint], [12], 0.05) == [12, 12]  # once the first is decided, all of alpha is left
+
+
+@pytest.mark.parametrize("values", [13, 24, 48])
+def test_beyond_twelve_values_the_flips_are_a_group(values: int) -> None:
+    """The product of any two of them is one of them, or its negative, which has the same absolute sum."""
+    found = {tuple(row * row[0]) for row in flips(values).astype(int).tolist() for row in [np.array(row)]}
+    assert len(found) == 2**11
+    for one, two in itertools.product(random.Random(values).sample(sorted(found), 20), repeat=2):
+        product = np.array(one) * np.array(two)
+        assert tuple(product * product[0]) in found
+
+
+@pytest.mark.parametrize("looks", [(12,), (8, 12)])
+def test_the_interval_of_the_median_holds_where_one_base_policy_in_six_takes_off(looks: tuple[int, ...]) -> None:
+    """400 studies: that of the mean misses the mean in a fifth of them, as most have no base policy that took off."""
+    rng = np.random.default_rng(8)
+    drawn = np.where(rng.random((400, 12)) < 1 / 6, 5.0, 0.0) + rng.normal(0, 0.3, (400, 12))
+    values = [drawn[i, : first_rejection(drawn[i], looks, 0.05) or 12] for i in range(400)]
+    median, mean = 0.3 * stats.norm.ppf(0.6), 5 / 6  # (5/6) F(x / 0.3) = 1/2
+    found = [median_interval(x, looks) or (np.inf, -np.inf) for x in values]
+    assert np.mean([low <= median <= high for low, high in found]) >= 0.95 - 2 * (0.05 * 0.95 / 400) ** 0.5
+    assert any(np.isfinite(high - low) for low, high in found)
+    assert np.mean([bool(first_rejection(x - mean, looks, 0.05)) for x in values]) > 0.1
 
 
 def test_an_interval_is_of_the_looks_that_were_made() -> None:

@@ -19,6 +19,8 @@ from ablations.read.registration import Family, Plan, Registered, doubts, read_p
 from ablations.read.registration import register as register_plan
 from ablations.read.run import Run
 from ablations.read.runs import StudyError, load, read_run
+from ablations.report.report import arms_section
+from ablations.report.results import analyse
 from ablations.techniques import DAPO, LADDER
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -190,6 +192,28 @@ def test_each_sickness_is_found(tmp_path: Path, change: dict[str, float | list[f
     path = write_run(tmp_path)
     assert findings(read_run(path)) == []
     assert any(word in finding for finding in sick(path, **change))
+
+
+def test_a_run_that_ends_below_its_base_policy_is_counted_in_its_arm(tmp_path: Path) -> None:
+    key = "eval/chain_sum/avg@4"
+    for seed, ends in enumerate((0.05, 0.9, 0.04)):
+        path = write_run(tmp_path, seed=seed)
+        rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+        for row in rows:
+            row |= {key: 0.1 if row["step"] == 0 else ends} if key in row else {}
+        (path / "metrics.jsonl").write_text("".join(map(metrics_line, rows)))
+    write_run(tmp_path, Arm(DAPO - {"clip_higher"}))
+    (table,) = (part for part in arms_section(analyse(load(tmp_path))) if getattr(part, "name", "") == "outcomes")
+    shown = {row[0]: row[-1] for row in table.rows}
+    assert shown == {"dapo": "2 of 3", "dapo-clip_higher": "0 of 1"}
+
+
+def test_symptoms_are_of_the_first_and_the_last_tenth(tmp_path: Path) -> None:
+    """Of forty steps the first four and the last four, neither one more nor one less."""
+    found = sick(
+        write_run(tmp_path), rollout__entropy=[1.0, 1.0, 1.0, 5.0, 9.0, *[9.0] * 30, 9.0, 0.01, 0.01, 0.01, 0.05]
+    )
+    assert [text for text in found if "entropy" in text] == ["entropy collapsed: 2.000 to 0.0200 nats"]
 
 
 def test_a_plan_takes_further_seeds_and_nothing_else_and_is_not_changed_by_hand(tmp_path: Path) -> None:
