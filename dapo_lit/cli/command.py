@@ -13,16 +13,16 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from dapo_lit.cli.config_tree import composed_tree, composition_fault, refusals_in_one_line, resolved
+from dapo_lit.cli.config_tree import composed_tree, composition_fault, config_of, refusals_in_one_line
 from dapo_lit.cli.jobs import check_folders
 from dapo_lit.cli.overrides import (
     check_overrides,
@@ -35,17 +35,16 @@ from dapo_lit.cli.overrides import (
     study_last,
     written_out,
 )
-from dapo_lit.config import Config, ConfigError, Section, config_folder, parse_as
-from dapo_lit.config.sections import section_of
+from dapo_lit.config import Config, ConfigError, Section, config_folder
+from dapo_lit.config.parsing import Schema
 from dapo_lit.config.shipped import brings_regime
-from dapo_lit.errors import UserError, one_line
+from dapo_lit.errors import UserError
 from dapo_lit.runs.files.atomic import is_full
 from dapo_lit.screen import ctrl_c_named, on_screen
 
 if TYPE_CHECKING:
     from dapo_lit.cli.study_launch import Sweep
 
-Schema = TypeVar("Schema", bound=Section)
 MAY_BE_STUDY = ("study", "experiment=", "regime=")
 """Prefixes of overrides that may make the run a cell of a study."""
 USERS = (UserError, FloatingPointError, OSError, HydraException, OmegaConfBaseException)
@@ -73,22 +72,12 @@ def in_words(error: Exception) -> str:
 @refusals_in_one_line()
 def compose_run(tree: DictConfig, schema: type[Schema]) -> Schema:
     """Checks a composed config; a cell of a study gets the values of its arm."""
-    if missing := sorted(OmegaConf.missing_keys(tree)):
-        raise ConfigError(one_line(f"{key} is needed: {description(key, schema)}" for key in missing))
     # A cell of a study: its arm sets the switches. Imported here, as a plain run needs none of it.
     if schema is Config and tree.study is not None:
         from dapo_lit.cli.study_launch import with_arm
 
         tree = with_arm(tree)
-    return parse_as(resolved(tree), schema)
-
-
-def description(key: str, schema: type[Section]) -> str:
-    """The meaning of a key, in one line."""
-    *sections, name = key.split(".")
-    for section in sections:
-        schema = section_of(schema.model_fields[section].annotation) or schema
-    return " ".join((schema.model_fields[name].description or "").split())
+    return config_of(tree, schema)
 
 
 @on_screen()

@@ -13,16 +13,13 @@ from pydantic import ValidationError
 
 from dapo_lit.border import fault_in_words
 from dapo_lit.config.identity import flatten, kind_of, put, schema_key, with_defaults
-from dapo_lit.config.parsing import parse
+from dapo_lit.config.parsing import FILLED_IN, parse
 from dapo_lit.config.run import Config
 from dapo_lit.config.sections import BOOKKEEPING, ConfigError
 from dapo_lit.config.shipped import default_run
 from dapo_lit.errors import DamagedError, one_line
 from dapo_lit.imports import named_code
 from dapo_lit.runs.files.manifest import RESTORE
-
-FILLED_IN = ("${", "???")
-"""What OmegaConf replaces in a text, or takes for a missing value."""
 
 
 def foreign_config(tree: object, place: object, given: Container[str] | None = frozenset()) -> Config:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -15,6 +15,7 @@ from dapo_lit.config.sections import (
     SCIENCE,
     Budget,
     Evaluation,
+    Free,
     Logger,
     Policy,
     Replay,
@@ -39,7 +40,7 @@ class Config(Section):
     """The first folder of a run: runs/<study_name>/<arm>/seed_<seed>."""
     runs_dir: Annotated[str, BOOKKEEPING]
     """The folder of all runs."""
-    resume: Annotated[Literal[True, False, "auto"], BOOKKEEPING]
+    resume: Annotated[Literal["auto"] | bool, BOOKKEEPING]
     """false: start, moving an older run aside; true: continue the run; auto: continue or start, skip if done."""
     preflight: Annotated[bool, BOOKKEEPING]
     """Try out reward, policy and tokenizer before the first step, and print what was found."""
@@ -58,7 +59,7 @@ class Config(Section):
     trainer: Annotated[Trainer, EXECUTION]
     budget: Annotated[Budget, HORIZON]
     logger: Annotated[Logger, BOOKKEEPING]
-    callbacks: Annotated[dict[str, dict[str, Any]], BOOKKEEPING]
+    callbacks: Annotated[dict[str, Free], BOOKKEEPING]
     """Callbacks of Lightning's or of your own, by name: `_target_` and its arguments."""
     evaluation: Annotated[Evaluation, SCIENCE]
     replay: Annotated[Replay, BOOKKEEPING]
