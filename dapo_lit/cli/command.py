@@ -23,7 +23,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from dapo_lit.cli.config_tree import composed_tree, composition_fault, config_of, refusals_in_one_line
-from dapo_lit.cli.jobs import check_folders
+from dapo_lit.cli.jobs import check_jobs
 from dapo_lit.cli.overrides import (
     check_overrides,
     choices_as_text,
@@ -137,7 +137,7 @@ def checked(given: list[str], schema: type[Section], positional: str | None) -> 
         found = [(arguments, None)]
     for line, study in found:
         if schema is Config and study is None:
-            check_folders(line)
+            check_jobs(line)
     return found
 
 
