@@ -116,16 +116,19 @@ def typed_faults(tree: Mapping[str, Any], schema: type[Section]) -> list[str]:
     try:
         schema.model_validate(dict(tree))
     except ValidationError as error:
-        found = [fault for fault in error.errors(include_url=False) if fault["type"] not in BETWEEN_KEYS]
-        own = [fault for fault in found if not any(mark in str(fault["input"]) for mark in FILLED_IN)]
+        own = [fault for fault in error.errors(include_url=False) if _is_own(fault)]
         return in_words(own, tree, schema)
     return []
 
 
 FILLED_IN = ("${", "???")
 """What OmegaConf replaces in a text, or takes for a missing value."""
-BETWEEN_KEYS = ("missing", "value_error")
-"""Faults that only a whole config has."""
+
+
+def _is_own(fault: Any) -> bool:
+    """Whether a fault is one of its key alone: a value that was given, or none."""
+    made = any(mark in str(fault["input"]) for mark in FILLED_IN)
+    return fault["type"] == "missing" or (fault["type"] != "value_error" and not made)
 
 
 def in_words(faults: Iterable[Any], tree: object, schema: type[Section]) -> list[str]:

@@ -1,7 +1,8 @@
 """A value means what it says: for every key of the schema, values of every kind are taken as they are or refused.
 
 What a key takes is read from its JSON schema here, not from the fields: text is no number, a number is no switch, null
-is one only where the schema says so. `make sweeps` draws 20,000 command lines.
+is one only where the schema says so. `make sweeps` draws 20,000 settings
+and 2,000 command lines.
 """
 
 import copy
@@ -20,7 +21,7 @@ from dapo_lit.cli.overrides import parsed
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.identity import flatten, put
 
-LINES = 20_000 if "DAPO_LIT_MATRIX" in os.environ else 200
+SETTINGS, LINES = (20_000, 2_000) if "DAPO_LIT_MATRIX" in os.environ else (1_000, 100)
 SEED = int(os.environ.get("DAPO_LIT_SEED", "0"))
 SCHEMA = Config.model_json_schema()
 ODD: tuple[Any, ...] = (
@@ -92,7 +93,7 @@ def _is(kind: dict[str, Any], value: Any) -> bool:
 def same(given: Any, taken: Any) -> bool:
     """Whether a value was taken as it is; a whole number may have become 1.0, and no options are an empty mapping."""
     if isinstance(given, (list, tuple)):
-        return isinstance(taken, list) and len(given) == len(taken) and all(map(same, given, taken))
+        return isinstance(taken, (list, tuple)) and len(given) == len(taken) and all(map(same, given, taken))
     if isinstance(given, dict):
         return given.keys() <= taken.keys() and all(same(given[name], taken[name]) for name in given)
     numbers = type(given) is int and type(taken) is float
@@ -132,7 +133,7 @@ def test_every_value_of_another_kind_is_refused_at_every_key_and_every_other_one
             tree = copy.deepcopy(base)
             put(tree, key, copy.deepcopy(value))
             try:
-                taken = parse(tree).model_dump(mode="json")
+                taken = parse(tree).model_dump()
             except ConfigError as error:
                 refused += 1
                 named = key in str(error) and "\n" not in str(error)
@@ -143,6 +144,38 @@ def test_every_value_of_another_kind_is_refused_at_every_key_and_every_other_one
                 wrong.append((key, value, value_at(taken, key)))
     assert not wrong, (len(wrong), wrong[:20])
     assert refused > 3000
+
+
+def drawn_value(field: dict[str, Any], draw: Random) -> Any:
+    """Any value, or one that the key allows."""
+    allowed = [value for value in ODD if allows(field, value)]
+    return draw.choice(allowed if allowed and draw.random() < 0.7 else ODD)
+
+
+def test_settings_together_mean_what_they_say_or_are_refused_in_one_line_that_names_one_of_them():
+    bases, fields, draw, count = trees(), dict(keys()), Random(SEED), {True: 0, False: 0}
+    known = [flatten(base).keys() & fields.keys() for base in bases]
+    for _ in range(SETTINGS):
+        index = draw.randrange(len(bases))
+        given = {
+            key: drawn_value(fields[key], draw) for key in draw.sample(sorted(known[index]), draw.choice([1, 2, 3]))
+        }
+        tree = copy.deepcopy(bases[index])
+        for key, value in given.items():
+            put(tree, key, copy.deepcopy(value))
+        try:
+            taken = parse(tree).model_dump()
+        except ConfigError as error:
+            text = str(error)
+            assert "\n" not in text, (given, text)
+            assert any(key.rpartition(".")[2] in text for key in given), (given, text)
+            count[False] += 1
+            continue
+        count[True] += 1
+        for key, value in given.items():
+            assert allows(fields[key], value), (given, key)
+            assert same(value, value_at(taken, key)), (given, key)
+    assert min(count.values()) > SETTINGS / 20, count
 
 
 def drawn_lines(draw: Random) -> Iterator[list[str]]:
@@ -163,7 +196,7 @@ def test_a_command_line_means_what_it_says_or_is_refused_in_one_line_that_names_
         count[code] += 1
         assert bool(ran) == (code == 0), (line, found)
         if code == 0:
-            tree = ran[0].model_dump(mode="json")
+            tree = ran[0].model_dump()
             for setting in line:
                 override = parsed(setting)
                 key, value = override.key_or_group, override.value()
