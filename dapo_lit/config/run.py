@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, PlainSerializer
 
 from dapo_lit.border import FolderNames
 from dapo_lit.config.algorithm import Algorithm
@@ -24,6 +24,7 @@ from dapo_lit.config.sections import (
     Section,
     Task,
     Turns,
+    without_secrets,
 )
 from dapo_lit.config.study import Fork, Regime, Study
 from dapo_lit.config.trainer import Trainer
@@ -59,7 +60,7 @@ class Config(Section):
     trainer: Annotated[Trainer, EXECUTION]
     budget: Annotated[Budget, HORIZON]
     logger: Annotated[Logger, BOOKKEEPING]
-    callbacks: Annotated[dict[str, Free], BOOKKEEPING]
+    callbacks: Annotated[dict[str, Free], BOOKKEEPING, PlainSerializer(without_secrets, when_used="json")]
     """Callbacks of Lightning's or of your own, by name: `_target_` and its arguments."""
     evaluation: Annotated[Evaluation, SCIENCE]
     replay: Annotated[Replay, BOOKKEEPING]

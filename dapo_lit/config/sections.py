@@ -6,6 +6,7 @@ before a resume and the guard of a study read the tags through identity.py.
 """
 
 import math
+import re
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
@@ -16,6 +17,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainSerializer,
     PositiveFloat,
     Strict,
     model_validator,
@@ -313,14 +315,32 @@ class Budget(Section):
     """Response tokens sampled for training, dropped ones included."""
 
 
+def _name_only(given: dict[str, Any] | None) -> dict[str, Any] | None:
+    # Nothing that trains reads them again, and they may hold a key; every record is a config as JSON.
+    return given and {name: value for name, value in given.items() if name == "_target_"}
+
+
+SECRET = re.compile(r"(.*[_-])?(key|apikey|token|secret|password|passwd|credentials?)", re.IGNORECASE)
+"""Names of arguments that hold a secret, in a logger or a callback."""
+
+
+def without_secrets(given: Any) -> Any:
+    """Arguments as a record has them: without those that are secrets by their name."""
+    if not isinstance(given, dict):
+        return given
+    return {name: without_secrets(value) for name, value in given.items() if not SECRET.fullmatch(str(name))}
+
+
 class Logger(Section):
+    """Arguments of loggers are in no record of a run: config.yaml, checkpoints, packed cells."""
+
     rollouts_every: Count
     """Steps between rollout files; 0: none."""
     progress: Literal["plain", "none"]
     """plain: one line per step."""
-    lightning: Free | None
+    lightning: Annotated[Free | None, PlainSerializer(_name_only, when_used="json")]
     """A logger of Lightning's, `_target_` and its arguments, which gets every row too; null: none."""
-    wandb: Free | None
+    wandb: Annotated[Free | None, PlainSerializer(_name_only, when_used="json")]
     """Arguments of wandb.init (project, entity, mode, name, tags, notes), for Weights & Biases; null: not used."""
 
 
