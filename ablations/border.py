@@ -151,10 +151,15 @@ def fault_in_words(fault: Any) -> str:
         case "value_error":
             return f"{field}: {limits['error']}".removeprefix(": ")
         case _:
-            must = fault["msg"].removeprefix("Input should be ")
-            for theirs, ours in WORDS.items():
-                must = must.replace(theirs, ours)
-            return f"{field or 'it'} is {short(fault['input'])}; it must be {must}"
+            return f"{field or 'it'} is {short(fault['input'])}; it must be {must_be(fault)}"
+
+
+def must_be(fault: Any) -> str:
+    """What a value must be by one of pydantic's errors."""
+    must = str(fault["msg"]).removeprefix("Input should be ").partition(" or instance of ")[0]
+    for theirs, ours in WORDS.items():
+        must = must.replace(theirs, ours)
+    return must
 
 
 def short(value: object) -> str:

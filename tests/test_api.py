@@ -54,7 +54,7 @@ def test_a_run_has_its_completions_its_config_its_page_and_a_plot(trained: api.R
 
 
 def test_a_mistake_is_the_commands_message(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"budget.steps: .* greater than 0 \(got -1\)"):
+    with pytest.raises(UserError, match=r"budget.steps: .* greater than 0, and it is -1"):
         train("four_sums", steps=-1, runs_dir=tmp_path)
     with pytest.raises(UserError, match=r"none: not readable|no such folder|none"):
         report(tmp_path / "none")

@@ -3,7 +3,7 @@
 import pytest
 
 from dapo_lit.cli.command import compose, is_plain, run_command
-from dapo_lit.cli.jobs import check_folders
+from dapo_lit.cli.jobs import check_jobs
 from dapo_lit.config import Config, ConfigError
 
 
@@ -54,7 +54,7 @@ def test_ctrl_c_before_a_training_is_one_line_and_code_130(monkeypatch, capsys):
 )
 def test_a_multirun_of_which_two_jobs_would_write_one_folder_is_refused(arguments):
     with pytest.raises(ConfigError, match=r"would both write runs/\w+/dapo/seed_\d"):
-        check_folders(["-m", "+experiment=four_sums", *arguments])
+        check_jobs(["-m", "+experiment=four_sums", *arguments])
 
 
 @pytest.mark.parametrize(
@@ -62,13 +62,19 @@ def test_a_multirun_of_which_two_jobs_would_write_one_folder_is_refused(argument
     [
         ["-m", "seed=0,1", "algorithm=dapo,grpo"],
         ["-m", "algorithm.optimizer.lr=1e-6,1e-5", "study_name='lrs_${algorithm.optimizer.lr}'"],
-        ["-m", "algorithm.optimizer.lr=1e-6,2", "hydra/launcher=basic"],  # the second is refused when it starts
+        ["-m", "budget.steps=2", "seed=0,1", "hydra/launcher=basic"],
         ["algorithm.optimizer.lr=1e-6,1e-5"],  # no multirun, which Hydra says
         ["-m", "--cfg", "job", "algorithm.optimizer.lr=1e-6,1e-5"],
     ],
 )
 def test_jobs_with_folders_of_their_own_are_not(arguments):
-    check_folders([*arguments, "+experiment=four_sums"])
+    check_jobs([*arguments, "+experiment=four_sums"])
+
+
+def test_a_value_that_is_refused_in_a_later_job_is_refused_before_the_first_one_starts():
+    for swept, key in (("seed=0,x", "seed"), ("algorithm.clip.high=0.28,-1", "algorithm.clip.high")):
+        with pytest.raises(ConfigError, match=f"^job {swept.partition('=')[0]}=.*: {key}: it must be"):
+            check_jobs(["-m", "+experiment=four_sums", swept, "study_name=of_${seed}_${algorithm.clip.high}"])
 
 
 REFUSED = {

@@ -44,6 +44,13 @@ WRONG = [
     ("train", ["policy.architecture.num_hidden_layers=0"], "architecture.num_hidden_layers=0"),
     ("plan", ["hardware={memory_gb: 80}"], "hardware.name"),
     ("ablate", ["clip_higher", "--mdoel", "M"], "--mdoel --model"),
+    ("train", [SUMS, "algorithm.clip.high=true"], "algorithm.clip.high: number true"),
+    ("train", ["+regime=joint", "seed=1e3"], "error: seed: integer 1000"),
+    ("train", [SUMS, "task=null"], "task=null four_sums"),
+    ("train", ["+regime=joint", "+regime=parity"], "regime: twice"),
+    ("train", ["+regime=joint", "algorithm.techniques=[clip_higher]"], "algorithm.techniques.NAME=VALUE"),
+    ("train", [SUMS, "++fork.steps=[1]"], "fork: +study=fork fork.run"),
+    ("train", ["-m", SUMS, "seed=0,x"], "job seed=x:"),
     # a study
     ("train", ["-m", "+experiment=ablate_clip_higher", "seed=range(6,0)"], "seed=range(6,0)"),
     ("train", ["+regime=discovery", SUMS], "+experiment=four_sums"),

@@ -13,20 +13,20 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from ablations.errors import UserError, one_line
+from ablations.errors import UserError
 from ablations.files.atomic import is_full
 from ablations.screen import ctrl_c_named, on_screen
-from dapo_lit.cli.config_tree import composed_tree, composition_fault, refusals_in_one_line, resolved
-from dapo_lit.cli.jobs import check_folders
+from dapo_lit.cli.config_tree import composed_tree, composition_fault, config_of, refusals_in_one_line
+from dapo_lit.cli.jobs import check_jobs
 from dapo_lit.cli.overrides import (
     check_overrides,
     choices_as_text,
@@ -39,14 +39,13 @@ from dapo_lit.cli.overrides import (
     study_last,
     written_out,
 )
-from dapo_lit.config import Config, ConfigError, Section, config_folder, parse_as
-from dapo_lit.config.sections import section_of
+from dapo_lit.config import Config, ConfigError, Section, config_folder
+from dapo_lit.config.parsing import Schema
 from dapo_lit.config.shipped import brings_regime
 
 if TYPE_CHECKING:
     from dapo_lit.cli.study_launch import Sweep
 
-Schema = TypeVar("Schema", bound=Section)
 USERS = (UserError, FloatingPointError, OSError, HydraException, OmegaConfBaseException)
 """Errors that users can fix, which are reported without a traceback."""
 
@@ -72,22 +71,12 @@ def in_words(error: Exception) -> str:
 @refusals_in_one_line()
 def compose_run(tree: DictConfig, schema: type[Schema]) -> Schema:
     """Checks a composed config; a cell of a study gets the values of its arm."""
-    if missing := sorted(OmegaConf.missing_keys(tree)):
-        raise ConfigError(one_line(f"{key} is needed: {description(key, schema)}" for key in missing))
     # A cell of a study: its arm sets the switches. Imported here, as a plain run needs none of it.
     if schema is Config and tree.study is not None:
         from dapo_lit.cli.study_launch import with_arm
 
         tree = with_arm(tree)
-    return parse_as(resolved(tree), schema)
-
-
-def description(key: str, schema: type[Section]) -> str:
-    """The meaning of a key, in one line."""
-    *sections, name = key.split(".")
-    for section in sections:
-        schema = section_of(schema.model_fields[section].annotation) or schema
-    return " ".join((schema.model_fields[name].description or "").split())
+    return config_of(tree, schema)
 
 
 @on_screen()
@@ -147,7 +136,7 @@ def checked(given: list[str], schema: type[Section], positional: str | None) -> 
         found = [(arguments, None)]
     for line, study in found:
         if schema is Config and study is None:
-            check_folders(line)
+            check_jobs(line)
     return found
 
 

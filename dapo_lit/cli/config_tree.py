@@ -11,8 +11,11 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from ablations.errors import one_line
 from dapo_lit.cli.overrides import choices_as_text, study_last
-from dapo_lit.config import ConfigError, config_folder, is_free
+from dapo_lit.config import ConfigError, Section, config_folder, is_free, parse_as
+from dapo_lit.config.parsing import Schema, typed_faults
+from dapo_lit.config.sections import section_of
 from dapo_lit.config.shipped import SHARED, studies
 
 
@@ -49,6 +52,11 @@ def composition_fault(error: Exception) -> str:
             f"{several[1]}: several values for one run; -m runs one after the other (in Python dapo_lit.api.multirun), "
             "and a text with a comma in it is put in quotes"
         )
+    if twice := re.match(r"Multiple values for ([\w/]+)\.", str(error)):
+        return f"{twice[1]}: chosen twice, and a run has one {twice[1]}; leave one of them out"
+    if not_a_mapping := re.match(r"Error merging override ([\w.]+)=(.*)", str(error)):
+        key, value = not_a_mapping.groups()
+        return f"{key}={value}: {key} has keys of its own, which are set one by one: {key}.NAME=VALUE"
     # Hydra says which key but not what to do.
     absent = re.match(r"Could not override '([\w.]+)'", str(error))
     if absent is None:
@@ -69,7 +77,7 @@ def composed_tree(overrides: Sequence[str], config_name: str = "config") -> Dict
     """Interpolations are not yet resolved, and nothing is checked. A fork's tree is made of that of its run."""
     with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
         tree = hydra.compose(config_name, study_last(choices_as_text(overrides)))
-    if tree.get("fork") and tree.fork.steps:
+    if isinstance(fork := tree.get("fork"), DictConfig) and fork.get("steps"):
         from dapo_lit.cli.fork import continued
 
         tree = OmegaConf.create(continued(resolved(tree), overrides))
@@ -83,6 +91,35 @@ def with_literals(tree: DictConfig, values: Mapping[str, Any]) -> DictConfig:
         # The schema reports unknown keys.
         OmegaConf.update(changed, key, value, merge=False, force_add=True)
     return changed
+
+
+def config_of(tree: DictConfig, schema: type[Schema]) -> Schema:
+    """The checked config of a composed tree.
+
+    Raises ConfigError: a key has no value, or a wrong one. Where others are made of it by interpolation, it is named.
+    """
+    try:
+        with refusals_in_one_line():
+            missing = sorted(OmegaConf.missing_keys(tree))
+        if missing:
+            raise ConfigError(one_line(f"{key} is needed: {description(key, schema)}" for key in missing))
+        return parse_as(resolved(tree), schema)
+    except ConfigError:
+        given = OmegaConf.to_container(tree, resolve=False)
+        assert isinstance(given, dict)
+        if faults := typed_faults({str(key): value for key, value in given.items()}, schema):
+            raise ConfigError(one_line(faults)) from None
+        raise
+
+
+def description(key: str, schema: type[Section]) -> str:
+    """The meaning of a key, in one line."""
+    words: str | None = "a value in a composed file"
+    for part in key.split("."):
+        field = schema.model_fields.get(part)
+        words = field.description if field else words
+        schema = (section_of(field.annotation) if field else None) or schema
+    return " ".join((words or "").split())
 
 
 @refusals_in_one_line()

@@ -64,8 +64,12 @@ def for_each_state(arguments: Sequence[str]) -> list[list[str]]:
 
 def continued(tree: Mapping[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
     """The config of a fork: that of its run, with the composed values of its own keys and what was typed."""
-    run, (step,) = Path(tree["fork"]["run"]), tree["fork"]["steps"]
-    typed = _typed(arguments)
+    if tree["study"] is None:
+        raise ConfigError("fork: a run is continued by +study=fork fork.run=FOLDER, such as runs/dapo/dapo/seed_0")
+    steps = tree["fork"]["steps"]
+    if not isinstance(steps, list) or len(steps) > 1:
+        raise ConfigError(f"fork.steps={steps}: one cell goes on from one state, such as fork.steps=[4]")
+    run, (step,), typed = Path(tree["fork"]["run"]), steps, _typed(arguments)
     of_run = foreign_config(read_config(run), run / CONFIG, named_in(typed)).model_dump(mode="json")
     found: dict[str, Any] = of_run | {key: tree[key] for key in OWN}
     found["study_name"] += f"/{'_'.join(run.resolve().parts[-3:])}/step_{step:06d}"

@@ -1,4 +1,4 @@
-"""The runs of a multirun without a study: where each of them writes, and that no two write one folder."""
+"""The runs of a multirun without a study, before the first starts: each has a config, and a folder of its own."""
 
 import itertools
 from collections.abc import Sequence
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from hydra.core.override_parser.types import Override
 
 from ablations.designs import arm_name
-from dapo_lit.cli.config_tree import composed_tree, resolved
+from dapo_lit.cli.config_tree import composed_tree, config_of
 from dapo_lit.cli.overrides import LISTED_SWEEPS, choices, is_inspection, of_hydra, parsed_overrides
-from dapo_lit.config import Config, ConfigError, parse
+from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.shipped import switches_of
 
 
@@ -20,11 +20,9 @@ def arm_of(config: Config) -> str:
     return arm_name(config.algorithm.techniques.model_dump(), family, switches_of(family))
 
 
-def check_folders(arguments: Sequence[str]) -> None:
-    """Raises ConfigError if two jobs of a multirun would write one folder, where the second moves the first aside.
-
-    Jobs whose config is refused are left to their start.
-    """
+def check_jobs(arguments: Sequence[str]) -> None:
+    """Raises ConfigError if a job's config is refused, or if two jobs would write one folder, where the second would
+    move the first aside."""
     given = [override for override in parsed_overrides(arguments) if not of_hydra(override)]
     swept = [override for override in given if override.is_sweep_override()]
     if is_inspection(arguments) or not {"-m", "--multirun"} & {*arguments} or not swept:
@@ -32,11 +30,12 @@ def check_folders(arguments: Sequence[str]) -> None:
     plain = [str(override.input_line) for override in given if not override.is_sweep_override()]
     written: dict[str, str] = {}
     for job in itertools.product(*map(_settings, swept)):
+        words = " ".join(job)
         try:
-            config = parse(resolved(composed_tree([*plain, *job])))
-        except ConfigError:
-            continue
-        folder, words = str(config.folder(arm_of(config))), " ".join(job)
+            config = config_of(composed_tree([*plain, *job]), Config)
+        except ConfigError as error:
+            raise ConfigError(f"job {words}: {error}") from None
+        folder = str(config.folder(arm_of(config)))
         if folder in written:
             raise ConfigError(
                 f"-m: {written[folder]} and {words} would both write {folder}, which is named by study_name, switches "

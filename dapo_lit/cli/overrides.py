@@ -12,6 +12,7 @@ from hydra.errors import HydraException
 from ablations.command_text import setting
 from ablations.errors import one_line
 from dapo_lit.config import Config, ConfigError, Section, known_keys, unknown_key
+from dapo_lit.config.sections import SECRET
 from dapo_lit.config.shipped import (
     SEARCHED,
     brings_regime,
@@ -227,6 +228,29 @@ def _is_study(chosen: Override, own: Sequence[Path]) -> bool:
     return bool(studies)
 
 
+WITH_ARGUMENTS = ("logger.", "callbacks")
+"""Sections whose keys are arguments of other libraries."""
+
+
+def secret_fault(override: Override) -> str | None:
+    """One line on a secret among the arguments of a logger or callback; None for other overrides."""
+    key = override.key_or_group
+    if not key.startswith(WITH_ARGUMENTS) or override.is_sweep_override():
+        return None
+    waiting: list[tuple[list[str], object]] = [(key.split("."), override.value())]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += [([*path, str(name)], inner) for name, inner in value.items()]
+        elif isinstance(value, str) and "${" not in value and SECRET.fullmatch(path[-1]):
+            return (
+                f"{'.'.join(path)}: a secret in a command is shown by the list of processes and kept by the shell; "
+                "export it as a variable of the environment that the library reads, such as WANDB_API_KEY, or as one "
+                "of your own, and give '${oc.env:VARIABLE}' here"
+            )
+    return None
+
+
 def check_overrides(arguments: Sequence[str], schema: type[Section] = Config) -> None:
     """Refuses unknown keys and unknown choices of groups, and suggests the nearest known ones."""
     overrides = [a for a in arguments if "=" in a and not a.startswith("-")]
@@ -236,7 +260,7 @@ def check_overrides(arguments: Sequence[str], schema: type[Section] = Config) ->
     for override in map(parsed, overrides):
         key = override.key_or_group
         path = key.split(".")
-        faults.append(sweep_fault(override))
+        faults += [sweep_fault(override), secret_fault(override)]
         if is_group(key, own) and path[0].split("/")[0] != "hydra":
             added, sweeps = override.is_add() or key == replaces, override.is_sweep_override()
             faults.append(group_fault(key, choices(override), added, sweeps, own))

@@ -17,11 +17,11 @@ from omegaconf import DictConfig
 from ablations.designs import Arm, Design, read_arms
 from ablations.errors import suggestion
 from ablations.screen import printable
-from dapo_lit.cli.config_tree import composed_tree, resolved, with_literals
+from dapo_lit.cli.config_tree import composed_tree, config_of, with_literals
 from dapo_lit.cli.fork import check_changes, fork_arms
 from dapo_lit.cli.overrides import of_hydra, parsed_overrides
 from dapo_lit.cli.workers import Cell
-from dapo_lit.config import Config, ConfigError, parse
+from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.shipped import SEARCHED, base_of, is_group, own_folders
 from dapo_lit.runs.code_state import code_state, commit_file, uncommitted
 
@@ -100,7 +100,7 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep]:
     last = [str(o.input_line) for o in chosen]
     plain = [str(o.input_line) for o in others if not of_hydra(o)]
     tree = composed_tree([*plain, *last])
-    config, kept, packed = parse(resolved(tree)), dict[str, Any](), None
+    config, kept, packed = config_of(tree, Config), dict[str, Any](), None
     from ablations.read.registration import entries_in_force, with_plan
     from dapo_lit.cli.study_plan import check_power, make_plan, protocol  # load pandas and scipy
 
@@ -113,7 +113,7 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep]:
         # New cells must be as the packed ones, whatever the shipped defaults have become since.
         kept = protocol(packed, [*plain, *last], typed)
         tree = with_literals(tree, kept)
-        config = parse(resolved(tree))
+        config = config_of(tree, Config)
     multirun = "-m" in arguments or "--multirun" in arguments
     study = study_design(config)
     arms, seeds = _cells(study, config, given, multirun)
@@ -182,7 +182,7 @@ def _in_words(config: Config, arms: int, seeds: Sequence[int]) -> str:
 
 def with_arm(tree: DictConfig) -> DictConfig:
     """The composed config of a cell of a study, with the values of its arm."""
-    config = parse(resolved(tree))
+    config = config_of(tree, Config)
     if config.own_study.arm is None:
         raise ConfigError(f"study.arm is needed: the arm of study {config.own_study.name} that this run is")
     return with_values(tree, find_arm(study_design(config), config.own_study.arm))
@@ -233,7 +233,7 @@ def check_arms(study: Design, tree: DictConfig) -> None:
     from ablations.read.guard import composed_refusals
 
     # Composed, not read: defaults and interpolations decide what an arm is.
-    configs = {arm.name: parse(resolved(with_values(tree, arm))).model_dump(mode="json") for arm in study.arms}
+    configs = {arm.name: config_of(with_values(tree, arm), Config).model_dump(mode="json") for arm in study.arms}
     if reasons := composed_refusals(configs, study.declared):
         raise ConfigError("\n".join(f"study {study.name}: {reason}" for reason in reasons))
 

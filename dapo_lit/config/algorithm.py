@@ -1,12 +1,13 @@
 """The group `algorithm`: DAPO's switches and the settings of related algorithms."""
 
+import math
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat
 
 from ablations.border import FolderName
-from dapo_lit.config.sections import Count, Fraction, Section
+from dapo_lit.config.sections import Count, Fraction, Free, Listed, PositiveInt, Section
 from dapo_lit.techniques import Switches
 
 
@@ -75,7 +76,7 @@ class DynamicSampling(Section):
 
 
 Momentum = Annotated[float, Field(ge=0, lt=1)]
-Band = tuple[Fraction, Annotated[float, Field(ge=1)]]
+Band = Listed[tuple[Fraction, Annotated[float, Field(ge=1)]]]
 
 
 class Correction(Section):
@@ -91,7 +92,7 @@ class Correction(Section):
 class Optimizer(Section):
     lr: Annotated[float, Field(gt=0, le=1)]
     """Learning rate of AdamW after the warm-up."""
-    betas: tuple[Momentum, Momentum]
+    betas: Listed[tuple[Momentum, Momentum]]
     eps: PositiveFloat
     weight_decay: Annotated[float, Field(ge=0)]
     """AdamW's weight decay, of every trained parameter: norms and biases too, as in verl."""
@@ -136,7 +137,7 @@ class Algorithm(Section):
     techniques: Techniques
     loss: str
     """`clip`, `reinforce`, `cispo`, `gspo`, `gmpo`, `clip_cov`, `kl_cov`, or package.module.function."""
-    loss_options: dict[str, Any]
+    loss_options: Free
     """Further arguments of the loss."""
     clip: Clip
     advantage: Advantage
@@ -171,10 +172,13 @@ class Algorithm(Section):
                 "pi_old is mu: set old_logprobs=recompute, or correction.kind=none"
             )
         if self.num_prompts % self.minibatch_prompts:
-            divisors = [d for d in range(1, self.num_prompts + 1) if self.num_prompts % d == 0]
+            # To the root only: a mistyped size must not be counted through.
+            smaller = [d for d in range(1, math.isqrt(self.num_prompts) + 1) if self.num_prompts % d == 0]
+            divisors = sorted({*smaller, *(self.num_prompts // d for d in smaller)})
+            nearest = sorted(divisors, key=lambda d: abs(d - self.minibatch_prompts))[:8]
             yield (
                 f"minibatch_prompts ({self.minibatch_prompts}) does not divide num_prompts ({self.num_prompts}); "
-                f"use one of {divisors}"
+                f"use one of {sorted(nearest)}"
             )
         sampling, count = self.dynamic_sampling, self.samples_per_prompt
         margin = sampling.pass_rate_margin * count

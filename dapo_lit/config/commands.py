@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import yaml
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat
 
 from ablations.border import FolderName
 from dapo_lit.config.parsing import parse_as
-from dapo_lit.config.sections import ConfigError, Count, Policy, Rollout, Section
+from dapo_lit.config.sections import ConfigError, Count, Free, Policy, PositiveInt, Rollout, Section
 from dapo_lit.config.shipped import config_folder
 
 Answer = Literal["table", "json"]
@@ -26,7 +26,7 @@ class Benchmark(Section):
     """A file or folder, below the folder DAPO_LIT_DATA or as given; or a hub id. Of the last two the split `test`."""
     hub_id: str | None
     """Source of the problems if `path` does not exist."""
-    options: dict[str, Any]
+    options: Free
     """Options of generated problems."""
     num_problems: PositiveInt | None
     """Use only the first ones; null: all."""

@@ -15,15 +15,11 @@ from ablations.border import fault_in_words
 from ablations.errors import DamagedError, one_line
 from ablations.files.manifest import RESTORE
 from ablations.trainer import flatten
-from dapo_lit.config.identity import kind_of, put, schema_key, with_defaults
-from dapo_lit.config.parsing import parse
+from dapo_lit.config.parsing import FILLED_IN, parse
 from dapo_lit.config.run import Config
 from dapo_lit.config.sections import BOOKKEEPING, ConfigError
 from dapo_lit.config.shipped import default_run
 from dapo_lit.imports import named_code
-
-FILLED_IN = ("${", "???")
-"""What OmegaConf replaces in a text, or takes for a missing value."""
 
 
 def foreign_config(tree: object, place: object, given: Container[str] | None = frozenset()) -> Config:

@@ -1,5 +1,6 @@
 """Turns plain containers into a checked config, or says what is wrong with them, with the key that was meant."""
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -8,10 +9,11 @@ from typing import Any, TypeVar, get_origin
 import yaml
 from pydantic import ValidationError
 
+from ablations.border import LARGEST_WHOLE, must_be, short
 from ablations.errors import nearest, one_line
 from dapo_lit.config.identity import kinds
 from dapo_lit.config.run import Config
-from dapo_lit.config.sections import ConfigError, Section, section_of
+from dapo_lit.config.sections import ConfigError, Section, as_written, section_of
 
 OTHER_TRAINERS = Path(__file__).with_name("other_trainers.yaml")
 
@@ -106,23 +108,86 @@ def parse_as(tree: Mapping[str, Any], schema: type[Schema]) -> Schema:
     try:
         return schema.model_validate(dict(tree))
     except ValidationError as error:
-        raise ConfigError(one_line(_fault(fault, schema) for fault in error.errors())) from None
+        raise ConfigError(one_line(in_words(error.errors(include_url=False), tree, schema))) from None
 
 
-def _fault(fault: Any, schema: type[Section]) -> str:
-    path = [str(part) for part in fault["loc"]]
-    key = ".".join(path)
+def typed_faults(tree: Mapping[str, Any], schema: type[Section]) -> list[str]:
+    """What is wrong with the values of a tree whose interpolations are not resolved, each by itself."""
+    try:
+        schema.model_validate(dict(tree))
+    except ValidationError as error:
+        own = [fault for fault in error.errors(include_url=False) if _is_own(fault)]
+        return in_words(own, tree, schema)
+    return []
+
+
+FILLED_IN = ("${", "???")
+"""What OmegaConf replaces in a text, or takes for a missing value."""
+
+
+def _is_own(fault: Any) -> bool:
+    """Whether a fault is one of its key alone: a value that was given, or none."""
+    made = any(mark in str(fault["input"]) for mark in FILLED_IN)
+    return fault["type"] == "missing" or (fault["type"] != "value_error" and not made)
+
+
+def in_words(faults: Iterable[Any], tree: object, schema: type[Section]) -> list[str]:
+    """One sentence for each key that pydantic finds at fault, with what it must be."""
+    of_key: dict[str, list[Any]] = {}
+    for fault in faults:
+        # A value that may be of two types has a fault for each.
+        of_key.setdefault(".".join(_place(fault, tree)), []).append(fault)
+    return [_fault(key, found, schema) for key, found in of_key.items()]
+
+
+def _place(fault: Any, tree: object) -> list[str]:
+    """Where the value is that is at fault: pydantic adds the type that it tried."""
+    place, inner = list[str](), tree
+    for part in fault["loc"]:
+        if isinstance(inner, Mapping) and (part in inner or fault["type"] == "missing"):
+            inner = inner.get(part)
+        elif isinstance(inner, (list, tuple)) and type(part) is int:
+            inner = inner[part] if part < len(inner) else None
+        else:
+            break
+        place.append(str(part))
+    return place
+
+
+def _fault(key: str, faults: Sequence[Any], schema: type[Section]) -> str:
+    fault = faults[0]
     match fault["type"]:
         case "extra_forbidden":
-            return unknown_key(path, schema)
-        case "missing":
+            return unknown_key(key.split("."), schema)
+        case "missing" if isinstance(fault["loc"][-1], str):
             return f"{key}: missing; every key of its config group must have a value"
+        case "missing":
+            return f"{key}: missing; its list must have more entries"
         case "value_error":  # from `faults`, or a validator in this folder
             return f"{key + ': ' if key else ''}{fault['ctx']['error']}"
         case "tuple_type":
-            return f"{key}: a list is needed: '{key}=[{fault['input']}]'"
+            return f"{key}: a list is needed: '{key}=[{short(fault['input'])}]'"
+        case "too_long":
+            return f"{key}: it must have {fault['ctx']['max_length']} entries, not {fault['ctx']['actual_length']}"
         case _:
-            return f"{key}: {fault['msg']} (got {fault['input']!r})"
+            must = " or ".join(dict.fromkeys(map(must_be, faults)))
+            return f"{key}: it must be {must}, and it is {as_written(fault['input'])}{_remedy(key, fault)}"
+
+
+def _remedy(key: str, fault: Any) -> str:
+    """What to write instead, where the value is one of another type by its looks."""
+    value, wanted = fault["input"], fault["type"]
+    if wanted == "string_type" and isinstance(value, (bool, int, float)):
+        return f"""; with quotes it is one: "{key}='{as_written(value)}'\""""
+    if wanted == "int_type" and isinstance(value, float) and value.is_integer() and abs(value) < LARGEST_WHOLE:
+        return f"; write {int(value)}"
+    if wanted in ("int_type", "float_type", "bool_type") and isinstance(value, str) and LIKE_A_VALUE.fullmatch(value):
+        return "; leave out the quotes"
+    return ""
+
+
+LIKE_A_VALUE = re.compile(r"[+-]?\d{1,20}(\.\d{0,20})?|true|false", re.IGNORECASE)
+"""A text that a config would have for a number or a switch if it were not quoted."""
 
 
 def known_keys(path: Sequence[str], schema: type[Section] = Config) -> list[str] | None:

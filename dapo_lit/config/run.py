@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, PlainSerializer
 
 from ablations.border import FolderNames
 from dapo_lit.config.algorithm import Algorithm
@@ -15,6 +15,7 @@ from dapo_lit.config.sections import (
     SCIENCE,
     Budget,
     Evaluation,
+    Free,
     Logger,
     Policy,
     Replay,
@@ -23,6 +24,7 @@ from dapo_lit.config.sections import (
     Section,
     Task,
     Turns,
+    without_secrets,
 )
 from dapo_lit.config.study import Fork, Regime, Study
 from dapo_lit.config.trainer import Trainer
@@ -39,7 +41,7 @@ class Config(Section):
     """The first folder of a run: runs/<study_name>/<arm>/seed_<seed>."""
     runs_dir: Annotated[str, BOOKKEEPING]
     """The folder of all runs."""
-    resume: Annotated[Literal[True, False, "auto"], BOOKKEEPING]
+    resume: Annotated[Literal["auto"] | bool, BOOKKEEPING]
     """false: start, moving an older run aside; true: continue the run; auto: continue or start, skip if done."""
     preflight: Annotated[bool, BOOKKEEPING]
     """Try out reward, policy and tokenizer before the first step, and print what was found."""
@@ -58,7 +60,7 @@ class Config(Section):
     trainer: Annotated[Trainer, EXECUTION]
     budget: Annotated[Budget, HORIZON]
     logger: Annotated[Logger, BOOKKEEPING]
-    callbacks: Annotated[dict[str, dict[str, Any]], BOOKKEEPING]
+    callbacks: Annotated[dict[str, Free], BOOKKEEPING, PlainSerializer(without_secrets, when_used="json")]
     """Callbacks of Lightning's or of your own, by name: `_target_` and its arguments."""
     evaluation: Annotated[Evaluation, SCIENCE]
     replay: Annotated[Replay, BOOKKEEPING]

@@ -5,21 +5,25 @@ holds for every key below it that has no tag of its own; a key without any tag i
 before a resume and the guard of a study read the tags through identity.py.
 """
 
+import math
+import re
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainSerializer,
     PositiveFloat,
-    PositiveInt,
+    Strict,
     model_validator,
 )
 
-from ablations.border import FolderName
+from ablations.border import MOST_STEPS, FolderName, short
 from ablations.errors import UserError
 
 
@@ -38,7 +42,32 @@ SCIENCE, EXECUTION, HORIZON, BOOKKEEPING = Kind
 
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, le=MOST_STEPS)]
+PositiveInt = Annotated[int, Field(gt=0, le=MOST_STEPS)]
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    waiting: list[Any] = [values]
+    while waiting:
+        value = waiting.pop()
+        waiting += value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{value} is no value of a config; give a finite number")
+    return values
+
+
+Free = Annotated[dict[str, Any], AfterValidator(_finite)]
+"""Keys that whoever reads them declares."""
+Entries = TypeVar("Entries", bound=tuple[Any, ...])
+Listed = Annotated[Entries, Strict(False)]
+"""A tuple that YAML and Python may write as a list; its entries are as strict as other values."""
+
+
+def as_written(value: object) -> str:
+    """A value as a config has it, shortened."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return repr(value) if isinstance(value, float) else short(value)
 
 
 class ConfigError(UserError, ValueError):
@@ -46,9 +75,20 @@ class ConfigError(UserError, ValueError):
 
 
 class Section(BaseModel):
-    """A group of keys: unknown ones are refused, values are frozen."""
+    """A group of keys: unknown ones are refused, values are frozen.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=())
+    A value is of its key's type already: no text or switch is read as a number, and no number as a switch. Only whole
+    numbers stand for others, 1 for 1.0. A choice of literals is one of texts: Python takes False for 0.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+        protected_namespaces=(),
+    )
 
     def faults(self) -> Iterable[str]:
         """Sentences about fields that do not fit each other; the first is the error."""
@@ -85,7 +125,7 @@ class Policy(Section):
     base_from: Annotated[str | None, BOOKKEEPING]
     """A folder of base policies, such as those of a packed study, and no others are taken; null: the package's where it
     ships this one, else one that is pre-trained on this machine once. `base_weights` in run.json says which it was."""
-    architecture: dict[str, Any] | None
+    architecture: Free | None
     """transformers' model configuration (model_type and sizes) if the weights are made here."""
     dtype: Literal["float32", "bfloat16", "float16"]
     """Weights and activations, in training and sampling; 16 bits only with `policy.lora`."""
@@ -97,8 +137,8 @@ class Policy(Section):
             yield ("policy.architecture is needed if policy.path is null; or give policy.path a hub id or a folder")
         for key, value in (self.architecture or {}).items():
             is_size = key.startswith("num_") or key.endswith("_size") or key == "max_position_embeddings"
-            if is_size and type(value) is int and value < 1:
-                yield f"architecture.{key}={value}: a size is at least 1"
+            if is_size and value is not None and (type(value) is not int or value < 1):
+                yield f"architecture.{key}={as_written(value)}: a size is an integer of at least 1"
         if self.path and self.base_from:
             yield (f"policy.base_from={self.base_from} is where base policies are, and policy.path={self.path} is none")
 
@@ -135,9 +175,11 @@ class Task(Section):
     """Longer prompts are dropped and counted."""
     max_response_tokens: PositiveInt
     """Limit of a response, including the EOS token."""
-    options: Annotated[dict[str, Any], BeforeValidator(lambda given: {} if given is None else given)]
+    options: Annotated[
+        Free, BeforeValidator(lambda given: {} if given is None else given, json_schema_input_type=Free | None)
+    ]
     """Options of a generated task (ranges, shapes); null: none."""
-    base: dict[str, Any] | None
+    base: Free | None
     """Demonstrations that the task's base policy is pre-trained on: `stages`, and optionally `long_chains`, the share
     of the last stage that writes all steps while the others answer at once."""
     base_seed: int
@@ -189,7 +231,7 @@ class Reward(Section):
     """Comparison of answers: after DAPO's normalisation, as exact numbers, or as mathematical expressions."""
     extraction: Literal["answer_line", "boxed", "hash", "number", "auto"]
     """Place of the answer: `Answer: ...`, a box, after the last `#`, the last number, or any of them."""
-    wrong_value: Literal[-1, 0]
+    wrong_value: Annotated[int, Field(ge=-1, le=0)]
     """The reward of a wrong answer: -1 (Eq. 7) or 0."""
     deadline_s: PositiveFloat
     """Seconds per answer, without the time for which its worker waits for a processor; one that takes longer has no
@@ -203,7 +245,7 @@ class Reward(Section):
 
 
 class VllmServer(Section):
-    urls: tuple[str, ...]
+    urls: Listed[tuple[str, ...]]
     """`http://host:port` of each server; each rank samples from its own."""
     folder: str | None
     """A folder that trainer and servers share under this path, for passing weights."""
@@ -273,28 +315,46 @@ class Budget(Section):
     """Response tokens sampled for training, dropped ones included."""
 
 
+def _name_only(given: dict[str, Any] | None) -> dict[str, Any] | None:
+    # Nothing that trains reads them again, and they may hold a key; every record is a config as JSON.
+    return given and {name: value for name, value in given.items() if name == "_target_"}
+
+
+SECRET = re.compile(r"(.*[_-])?(key|apikey|token|secret|password|passwd|credentials?)", re.IGNORECASE)
+"""Names of arguments that hold a secret, in a logger or a callback."""
+
+
+def without_secrets(given: Any) -> Any:
+    """Arguments as a record has them: without those that are secrets by their name."""
+    if not isinstance(given, dict):
+        return given
+    return {name: without_secrets(value) for name, value in given.items() if not SECRET.fullmatch(str(name))}
+
+
 class Logger(Section):
+    """Arguments of loggers are in no record of a run: config.yaml, checkpoints, packed cells."""
+
     rollouts_every: Count
     """Steps between rollout files; 0: none."""
     progress: Literal["plain", "none"]
     """plain: one line per step."""
-    lightning: dict[str, Any] | None
+    lightning: Annotated[Free | None, PlainSerializer(_name_only, when_used="json")]
     """A logger of Lightning's, `_target_` and its arguments, which gets every row too; null: none."""
-    wandb: dict[str, Any] | None
+    wandb: Annotated[Free | None, PlainSerializer(_name_only, when_used="json")]
     """Arguments of wandb.init (project, entity, mode, name, tags, notes), for Weights & Biases; null: not used."""
 
 
 class Replay(Section):
-    record: tuple[PositiveInt, ...]
+    record: Listed[tuple[PositiveInt, ...]]
     """Steps kept for `python -m dapo_lit.replay` and `+study=fork`: rollouts, and the training state before them."""
 
 
 class Evaluation(Section):
     every: Count
     """Rollout steps between evaluations; 0: only before and after training."""
-    at_tokens: tuple[PositiveInt, ...]
+    at_tokens: Listed[tuple[PositiveInt, ...]]
     """Generated tokens: the step that passes one is followed by an evaluation with `final_samples`."""
-    benchmarks: tuple[str, ...]
+    benchmarks: Listed[tuple[str, ...]]
     """In addition to the held-out problems: names in conf/benchmark/ or paths of .yaml files, each with its own
     problems, samples, sampling and limits."""
     samples: PositiveInt

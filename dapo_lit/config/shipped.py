@@ -9,6 +9,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from ablations.errors import suggestion
+from dapo_lit.config.sections import as_written
 
 
 def config_folder() -> Path:
@@ -142,9 +143,10 @@ def group_fault(
         names = ",".join(map(str, choices))
         return f"{group}=[{names}]: one {group} at a time; {group}={names} with -m runs one after the other"
     for choice in choices:
-        if isinstance(choice, str) and choice.removesuffix(".yaml") not in known and "/" not in choice:
+        name = choice if isinstance(choice, str) else as_written(choice)
+        if not isinstance(choice, str) or (name.removesuffix(".yaml") not in known and "/" not in name):
             form = f"{'+' if plus else ''}{group}={{}}"
-            return f"{group}={choice}: there is no such {group}; {suggestion(choice, known, form)}"
+            return f"{group}={name}: there is no such {group}; {suggestion(name, known, form)}"
     if plus and not added:
         chosen = ",".join(map(str, choices))
         return f"{group}={chosen}: write +{group}={chosen}, with a plus; the defaults choose no {group}"

@@ -5,11 +5,11 @@ base policies and settings, with the effects that they are expected to show, dec
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from ablations.border import FolderName
 from ablations.techniques import REGISTER
-from dapo_lit.config.sections import Section
+from dapo_lit.config.sections import Listed, PositiveInt, Section
 
 
 class Control(Section):
@@ -19,9 +19,9 @@ class Control(Section):
     """The metric that must change, such as rollout/entropy (not a metric of the switch itself)."""
     direction: Literal["up", "down"]
     """Sign of the outcome's difference, the last of `doses` minus the first."""
-    steps: tuple[PositiveInt, PositiveInt] | None
+    steps: Listed[tuple[PositiveInt, PositiveInt]] | None
     """The first and the last rollout step over which the outcome is averaged; null: the run's last values."""
-    doses: Annotated[tuple[str, ...], Field(min_length=2)]
+    doses: Annotated[Listed[tuple[str, ...]], Field(min_length=2)]
     """Arms by name in the order of their strength, none or weakest first, extreme last."""
 
 
@@ -44,7 +44,7 @@ class Regime(Section):
 class Fork(Section):
     run: str
     """The folder of the run that is continued, such as runs/dapo/dapo/seed_0."""
-    steps: tuple[PositiveInt, ...] | None
+    steps: Listed[tuple[PositiveInt, ...]] | None
     """Steps before which that run kept its training state (replay.record); a study for each. null: all of them."""
     horizon: PositiveInt
     """Rollout steps from each of them."""
@@ -55,16 +55,16 @@ class Study(Section):
     """The study's name, which its runs record."""
     arm: FolderName | None
     """The arm of this run; a multirun runs all arms unless some are named."""
-    arms: tuple[str, ...] | None
+    arms: Listed[tuple[str, ...]] | None
     """Arms by name (dapo, dapo-clip_higher, dapo@clip.high=0.5), or words for several: ladder, cube, half_fraction,
     leave_one_out, add_one_in. null: a calibration, whose arms the regime names."""
     reference: str | None
     """The arm that the others are compared with; null: the first of `arms`."""
     metric: str
     """The primary metric."""
-    seeds: tuple[int, ...]
+    seeds: Listed[tuple[int, ...]]
     """Seeds of a multirun whose command line names none."""
-    bases: tuple[int, ...]
+    bases: Listed[tuple[int, ...]]
     """Base policies that the seeds take in turn, so that seeds are nested in bases; []: each seed has its own."""
     alpha: Annotated[float, Field(gt=0, lt=1)]
     """Error of the whole study."""
@@ -72,10 +72,10 @@ class Study(Section):
     """The families of comparisons that are decided, each with its share of alpha: names as a report gives them (main
     effects, interactions, ladder, left out of DAPO, ...), or `outcomes of the regime`. null: the first that the arms
     allow."""
-    pairs: dict[str, tuple[str, ...]] | None
+    pairs: dict[str, Listed[tuple[str, ...]]] | None
     """Comparisons of any two arms, by the family that decides them, {against DAPO: [dapo@clip.high=0.5 - dapo]}, or of
     two such differences: (treated - control) - (treated - control)."""
-    budgets: tuple[PositiveInt, ...]
+    budgets: Listed[tuple[PositiveInt, ...]]
     """Generated tokens at which a report gives differences at equal tokens, registered with the study; []: it takes
     quarters of what all runs reach."""
     margin: Annotated[float, Field(gt=0)] | None

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import PositiveFloat
 
-from dapo_lit.config.sections import BOOKKEEPING, SCIENCE, Section
+from dapo_lit.config.sections import BOOKKEEPING, SCIENCE, PositiveInt, Section
 
 
 class Sharding(Section):

