@@ -15,6 +15,7 @@ from ablations.border import fault_in_words
 from ablations.errors import DamagedError, one_line
 from ablations.files.manifest import RESTORE
 from ablations.trainer import flatten
+from dapo_lit.config.identity import kind_of, put, schema_key, with_defaults
 from dapo_lit.config.parsing import FILLED_IN, parse
 from dapo_lit.config.run import Config
 from dapo_lit.config.sections import BOOKKEEPING, ConfigError
