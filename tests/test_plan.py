@@ -22,13 +22,13 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from dapo_lit.cli.config_tree import resolved
 from dapo_lit.config import parse_as
-from dapo_lit.forecast import duration
 from dapo_lit.forecast.memory import GIB, GRAPHS_GIB, Memory, resident_engine, training_memory
 from dapo_lit.policy import attention
 from dapo_lit.policy.attention import layout
 from dapo_lit.policy.head import token_logprobs
 from dapo_lit.policy.sharding import shard
 from dapo_lit.policy.wrap import run, wrap_layers
+from dapo_lit_tools.planning import duration
 from dapo_lit_tools.planning.duration import (
     ATTENTION_FRAC,
     BANDWIDTH_FRAC,

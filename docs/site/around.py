@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from ablations.compare.contrasts import Contrast
 from ablations.designs import Setting, read_arm
-from dapo_lit.techniques import DAPO, REGISTER
+from ablations.techniques import DAPO, REGISTER
 
 SOFT, DYNAMIC, FILTERING = "soft_overlong_punishment", "dynamic_sampling", "overlong_filtering"
 On = frozenset[str]

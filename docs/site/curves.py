@@ -20,7 +20,7 @@ from ablations.designs import Arm
 from ablations.figures.style import FAINT, INK, PETROFF6, Drawing, new_figure, title
 from ablations.read.curves import TRAINING_ACCURACY, measured, value_at
 from ablations.read.outcomes import amount, primary_metric
-from dapo_lit.techniques import DAPO
+from ablations.techniques import DAPO
 
 FIGURE = ROOT / "docs" / "figures" / "dynamic_sampling_tokens.svg"
 WITH, WITHOUT = Arm(DAPO).name, Arm(DAPO - {DYNAMIC}).name

@@ -22,7 +22,7 @@ from scipy import stats
 
 from ablations.compare.contrasts import Contrast, Effect
 from ablations.compare.statistics import Estimate
-from dapo_lit.techniques import REGISTER
+from ablations.techniques import REGISTER
 
 
 @dataclass(frozen=True)

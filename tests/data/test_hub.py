@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ablations.errors import HubError
-from dapo_lit.data.hub import choose_files
+from dapo_lit.data.hub import HubError, choose_files
 from dapo_lit.data.sources import DataError, load_heldout, load_problems
 
 GSM8K = [
