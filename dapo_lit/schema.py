@@ -18,9 +18,9 @@ from dapo_lit.screen import on_screen
 
 def every_schema() -> dict[str, dict[str, Any]]:
     """Name of a file or folder in conf/ -> its JSON schema."""
-    from dapo_lit.forecast.hardware import PlanConfig
+    from dapo_lit.forecast.hardware import Hardware, PlanConfig
 
-    return {**schemas(), "plan": schema_of(PlanConfig)}
+    return {**schemas(), "plan": schema_of(PlanConfig), "hardware": schema_of(Hardware)}
 
 
 def settings_of_vs_code(folder: Path, names: Sequence[str]) -> dict[str, list[str]]:

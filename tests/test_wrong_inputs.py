@@ -42,7 +42,8 @@ WRONG = [
     ("train", ["-m", "seed=0,0,1"], "seed=0,0,1"),
     ("train", ["policy.lora={rank: 0}"], "policy.lora.rank policy.lora.alpha"),
     ("train", ["policy.architecture.num_hidden_layers=0"], "architecture.num_hidden_layers=0"),
-    ("plan", ["hardware={memory_gb: 80}"], "hardware.name"),
+    ("plan", ["hardware=rtx4090"], "hardware=rtx_4090"),
+    ("plan", ["hardware.memory_gb=-1"], "hardware.memory_gb"),
     ("ablate", ["clip_higher", "--mdoel", "M"], "--mdoel --model"),
     # a study
     ("train", ["-m", "+experiment=ablate_clip_higher", "seed=range(6,0)"], "seed=range(6,0)"),
