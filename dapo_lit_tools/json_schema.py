@@ -18,7 +18,7 @@ OTHER: dict[str, type[Section]] = {"evaluate": EvaluateConfig, "export": ExportC
 
 
 def schemas() -> dict[str, dict[str, Any]]:
-    """Name of a file or folder in conf/ -> its schema; plan's is made by the command, for its section is elsewhere."""
+    """Name of a file or folder in conf/ -> its schema; the command adds those of plan."""
     groups = {name: section for name, field in Config.model_fields.items() if (section := section_of(field.annotation))}
     own = {name: groups[name] for name in ("algorithm", "logger", "policy", "reward", "rollout", "task", "trainer")}
     found = {name: schema_of(section) for name, section in (WHOLE | OTHER | own).items()}

@@ -253,7 +253,7 @@ def test_the_rate_of_one_sequence_is_that_of_published_decoding(row):
 
 
 def test_time_of_each_phase_is_the_hand_worked_one():
-    gpu = Hardware("mine", 80, 989, 3350, 50, 400)
+    gpu = Hardware(name="mine", memory_gb=80, tflops=989, bandwidth_gb_s=3350, network_gb_s=50, nvlink_gb_s=400)
     assert SMALL.body == 2 * (8 * 4 * (4 + 2) + 3 * 8 * 16)  # projections of 2 + 2 x 1 heads of 4, three matrices
     assert SMALL.parameters == SMALL.body + 256
     assert SMALL.cache_bytes == 2 * 2 * 1 * 4 * 2

@@ -7,17 +7,23 @@
 A command on such a machine has ten minutes, so a part starts only if its whole cap is left of them; the same command,
 started again with the same --out, goes on there. ARGS="--parts trl study" runs these instead, whatever has ended.
 
+- probe: the engine without a trainer, sampled before and after cuBLAS's workspaces are freed (graph_probe.py).
 - product: the rate of a large product, which is what an MFU here and in docs/performance.md is a share of.
-- step, step_1_5b, step_7b: whole steps of `+experiment=qwen2_5_0_5b_gsm8k` with fewer prompts (PROMPTS x 16 x 512),
-  random weights and a coin flip for a reward. Seconds by phase, tokens a second, MFU, peak; the first step compiles,
-  the second one counts. If a run fails, it is tried once more without CUDA graphs.
+- step: whole steps of `+experiment=qwen2_5_0_5b_gsm8k` with fewer prompts (PROMPTS x 16 x 512 at most), random weights
+  and a coin flip for a reward, without CUDA graphs and eager. Seconds of the start by stage; of a step by phase, tokens
+  a second, MFU, peak, recompilations. The first step warms up, the later ones count.
 - trl: TRL's GRPOTrainer with vLLM in its process on the work of `step`.
+- step_fast: `step` with CUDA graphs and compiled.
+- step_1_5b, step_7b: with CUDA graphs if they have made a step of 0.5B and never crashed, otherwise without; eager.
 - smollm2: its steps under `trainer=gpu`, under `trainer=fsdp` with one shard, and compiled.
 - trainer, head: part d with compiled layers and benchmarks/head.py at 152k words.
 - faults, start: what failed at the first start on a GPU, and `trainer=gpu`; four_sums on the GPU and on the machine's
   CPU: the same tokens, and metrics within rounding?
 - ahead: `rollout.steps_ahead` of 0 and 1.
 - study: the cells of `length_penalty` (experiments/length_penalty), several at once.
+
+A run of whole steps that crashes is started again, with a cap of its own, if something is left to change: after an
+out-of-memory with half the micro-batch, otherwise without CUDA graphs, then without compiled code.
 
 Rows go to rows.jsonl in the folder of results, with what was forecast. What fails or lacks a package is a row too, and
 the next part runs; the exit code is then 1. Nothing of experiments/ is read, so that the tree may be sent without it.
@@ -27,23 +33,29 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import graph_probe
 import random_policy
 from measure import installed, machine, median, versions
 from part import DEVICE, ON_GPU, PACKAGES
 from runs import begin, learned, rows
 from whole_step import (
     CACHE_GB,
+    FAST,
     HEAD_TOKENS,
     HEAD_VOCABULARY,
     HEAD_WIDTH,
+    PLAIN,
     PROMPTS,
     SIZES,
     STEP_PARTS,
@@ -58,13 +70,15 @@ FORECASTS = HERE / "forecasts.json"
 LOAN_S, START_S, COMMAND_S = 900.0, 45.0, 575.0
 """A loan, its start with what is sent there, and what one command may take of the machine's ten minutes."""
 CAPS = {
-    "product": 30.0, "step": 220.0, "step_1_5b": 200.0, "step_7b": 260.0, "trl": 140.0, "smollm2": 100.0,
-    "trainer": 90.0, "head": 60.0, "faults": 90.0, "start": 60.0, "ahead": 40.0, "study": 300.0,
+    "probe": 90.0, "product": 30.0, PLAIN: 260.0, "trl": 140.0, FAST: 150.0, "step_1_5b": 180.0, "step_7b": 230.0,
+    "smollm2": 100.0, "trainer": 90.0, "head": 60.0, "faults": 90.0, "start": 60.0, "ahead": 40.0, "study": 300.0,
 }  # fmt: skip
-"""Seconds of each part, in order of worth. A loan is enough for the first five, even if each takes all of its own."""
+"""Seconds of each part, in order of worth. A loan is enough for the first six, even if each takes all of its own."""
 DRY_CAP_S = 900.0
 """A part of a dry run takes a minute; on a machine with ten times the work nothing must end before it was tried."""
-WITHOUT_GRAPHS, NO_GRAPHS = "without CUDA graphs", "rollout.vllm.enforce_eager=true"
+NO_GRAPHS = "rollout.vllm.enforce_eager=true"
+MEMORY = "out of memory"
+"""In what torch and vLLM say then; a run that ended so is a crash of its micro-batch and of nothing else."""
 DRY = (
     "rollout=torch", "algorithm.num_prompts=2", "algorithm.samples_per_prompt=4", "algorithm.minibatch_prompts=1",
     "task.max_response_tokens=16", "algorithm.overlong.cache_tokens=4", "trainer.threads=1", "budget.steps=2",
@@ -72,9 +86,10 @@ DRY = (
 )  # fmt: skip
 SMOLLM2 = Path("models/smollm2_135m").absolute()
 SUMS = ("+experiment=four_sums", "evaluation.every=0", "algorithm.num_prompts=6", "algorithm.minibatch_prompts=3")
+MOST_HALVINGS = 3
 NOT_INSTALLED = "not run: {} is not installed"
-NOT_DRY = {"step_1_5b", "head"}
-"""Parts that a dry run leaves out: the first runs the lines of `step`, the head's benchmark has a test of its own."""
+NOT_DRY = {FAST, "step_1_5b", "head"}
+"""Parts that a dry run leaves out: two run the lines of `step`, the head's benchmark has a test of its own."""
 
 
 class Campaign:
@@ -83,6 +98,8 @@ class Campaign:
     def __init__(self, out: Path, tiny: bool, forecasts: dict[str, Any]) -> None:
         self.out, self.tiny, self.forecasts = out, tiny, forecasts
         self.part, self.ends = "", 0.0
+        self.again = ""
+        """What the part that runs is to be run again with; empty: it is not."""
         file = out / "rows.jsonl"
         lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
         self.rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
@@ -103,33 +120,42 @@ class Campaign:
         (self.out / "conditions.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
     def ended_parts(self) -> set[str]:
-        """The parts that this call or an earlier one has run to their end or cap."""
-        return {row["part"] for row in self.rows if row["case"] == "took"}
+        """The parts that this call or an earlier one has run to their end or cap, and that are not to be run again."""
+        last = {row["part"]: row["measured"] for row in self.rows if row["case"] == "took"}
+        return {part for part, took in last.items() if not took.get("again")}
 
     def run_all(
         self, parts: dict[str, Callable[["Campaign", Path], None]], caps: dict[str, float], seconds: float
     ) -> None:
-        """Runs parts in their order until the next one's cap is more than is left of `seconds`."""
+        """Runs parts in their order, some of them again, until the next cap is more than is left of `seconds`."""
         ends = time.monotonic() + seconds
         for name, part in parts.items():
-            if (left := ends - time.monotonic()) < caps[name]:
-                print(f"{name} takes up to {caps[name]:g} s and {left:.0f} are left: the same command goes on there")
-                return
-            self.run(name, part, caps[name])
+            again = True
+            while again:
+                if (left := ends - time.monotonic()) < caps[name]:
+                    print(f"{name} takes up to {caps[name]:g} s, {left:.0f} are left: the same command goes on there")
+                    return
+                self.run(name, part, caps[name])
+                again = name not in self.ended_parts()
 
     def run(self, name: str, part: Callable[["Campaign", Path], None], cap_s: float) -> None:
         self.part, self.ends, began = name, time.monotonic() + cap_s, time.monotonic()
+        self.again = ""
         print(f"== {name}, at most {cap_s:g} s", flush=True)
         with tempfile.TemporaryDirectory() as folder:
             try:
                 part(self, Path(folder))
             except Exception as error:
                 self.add("failed", {"error": f"{type(error).__name__}: {error}"[-600:]})
-        self.add("took", {"seconds": round(time.monotonic() - began), "cap_s": cap_s})
+        took = {"seconds": round(time.monotonic() - began), "cap_s": cap_s}
+        self.add("took", took | ({"again": self.again} if self.again else {}))
 
-    def add(self, case: str, measured: dict[str, Any]) -> None:
-        """A row: appended to the file and printed, with what was forecast next to what was measured."""
-        forecast = self.forecasts.get(self.part, {}).get(case, {})
+    def add(self, case: str, measured: dict[str, Any], like: str | None = None) -> None:
+        """A row: appended to the file and printed, with what was forecast next to what was measured.
+
+        like: the case that was forecast, if not this one.
+        """
+        forecast = self.forecasts.get(self.part, {}).get(like or case, {})
         row = {"part": self.part, "case": case, "measured": measured, "forecast": forecast}
         self.rows.append(row)
         with (self.out / "rows.jsonl").open("a", encoding="utf-8") as file:
@@ -148,6 +174,8 @@ class Campaign:
             try:
                 codes[name] = process.wait(max(self.time_left(), 0.0))
             except subprocess.TimeoutExpired:
+                with suppress(ProcessLookupError):  # engines are processes of their own, and hold the card
+                    os.killpg(process.pid, signal.SIGKILL)
                 process.kill()
                 process.wait()
                 codes[name] = None
@@ -236,24 +264,91 @@ def product(campaign: Campaign, folder: Path) -> None:
     campaign.add(f"{dtype}, {size:,}³", {"tflops": tflops})
 
 
+def probe(campaign: Campaign, folder: Path) -> None:
+    """Whether a sample of the engine survives what frees cuBLAS's workspaces, and what follows from that."""
+    if not installed("vllm"):
+        campaign.add("engine alone", {"result": NOT_INSTALLED.format("vllm")})
+        return
+    run = folder / "probe"
+    policy = str(written(campaign, "0.5B"))
+    code = campaign.wait({"probe": begin_command(run, str(HERE / "graph_probe.py"), policy)})["probe"]
+    file = run / "probe.json"
+    found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    campaign.keep(run)
+    said, graphs_crash = graph_probe.conclusion(found)
+    # The last phase is there to crash.
+    result = "works" if graph_probe.FREED in found and not graphs_crash else campaign.ended(run, code)
+    campaign.add("engine alone", {"result": result, **found, "conclusion": said, "graphs_crash": graphs_crash})
+
+
 def step(campaign: Campaign, folder: Path) -> None:
-    """Whole steps of a size. If they fail they are tried once more without CUDA graphs; if these work, the later sizes
-    begin without."""
+    """One run of whole steps. What an earlier run of the size or of graphs crashed by is changed; a crash of this one
+    asks for another run, if there is something to change."""
     size = STEP_PARTS[campaign.part]
+    way = way_of(campaign, size)
+    case, run = f"{size}, {way.words}", folder / campaign.part
     policy = written(campaign, size)
-    ways: dict[str, tuple[str, ...]] = {size: (), f"{size}, {WITHOUT_GRAPHS}": (NO_GRAPHS,)}
-    if any(row["case"].endswith(WITHOUT_GRAPHS) and not fails(row["measured"]) for row in campaign.rows):
-        del ways[size]
-    for case, more in ways.items():
-        run = folder / case.replace(", ", "_").replace(" ", "_")
-        code = campaign.wait({size: begin_step(campaign, run, size, policy, *SIZES[size], *more)})[size]
-        if list(run.rglob("metrics.jsonl")):  # some steps may be there even if it was ended
-            for row in rows(run)[1:]:
-                campaign.add(f"{case}, step {row['step']}", of_step(row, size, campaign.conditions()))
-        campaign.keep(run)
-        campaign.add(case, {"result": campaign.ended(run, code)})
-        if code in (0, None):
-            return
+    code = campaign.wait({size: begin_step(campaign, run, size, policy, *SIZES[size], *way.overrides)})[size]
+    steps = rows(run)[1:] if list(run.rglob("metrics.jsonl")) else []  # some may be there even if it was ended
+    for row in steps:
+        like = f"{size}, step {min(row['step'], 2)}"  # the first one compiles and is not forecast
+        campaign.add(f"{case}, step {row['step']}", of_step(row, size, campaign.conditions()), like)
+    campaign.keep(run)
+    found = {"result": campaign.ended(run, code), "steps": len(steps), "size": size, **vars(way)}
+    if code and MEMORY in (run / "log.txt").read_text(encoding="utf-8").lower():
+        found["memory"] = True
+    stages = run / "stages.json"
+    campaign.add(case, found | (json.loads(stages.read_text(encoding="utf-8")) if stages.is_file() else {}), like=size)
+    later = way_of(campaign, size)
+    if crashed(found) and later != way and (later.graphs or later.compiles or campaign.part != FAST):
+        campaign.again = later.words  # of FAST, plain is what PLAIN was
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a size is run."""
+
+    graphs: bool
+    """The engine's CUDA graphs."""
+    compiles: bool
+    """Layers and the head."""
+    halvings: int = 0
+    """Of the micro-batch that is forecast to fit."""
+
+    @property
+    def words(self) -> str:
+        said = ["with CUDA graphs" if self.graphs else "without CUDA graphs"]
+        said += ["compiled" if self.compiles else "eager"]
+        return ", ".join([*said, *([f"micro-batch / {2**self.halvings}"] if self.halvings else [])])
+
+    @property
+    def overrides(self) -> list[str]:
+        return [*([] if self.graphs else [NO_GRAPHS]), f"trainer.compile={str(self.compiles).lower()}"]
+
+
+def way_of(campaign: Campaign, size: str) -> Way:
+    """By the crashes so far, those of earlier calls too: only a crash takes something away, the end of a cap nothing.
+
+    Of a later size, graphs are what has made a step, so that it does not depend on a first try of them.
+    """
+    runs = [row["measured"] for row in campaign.rows if "halvings" in row["measured"]]
+    own = [run for run in runs if run["size"] == size]
+    crashes = [run for run in runs if crashed(run) and not run.get("memory")]
+    graphs = not any(run["graphs"] for run in crashes)
+    graphs &= not any(row["measured"].get("graphs_crash") for row in campaign.rows)
+    if campaign.part != FAST:
+        graphs &= campaign.part != PLAIN and any(run["graphs"] and run["steps"] for run in runs)
+    return Way(
+        graphs,
+        # Where graphs may have been the cause, they go first.
+        compiles=campaign.part == FAST and not any(run["compiles"] and not run["graphs"] for run in crashes),
+        halvings=min(MOST_HALVINGS, sum(run.get("memory", False) for run in own)),
+    )
+
+
+def crashed(run: dict[str, Any]) -> bool:
+    """Ended by itself and not well."""
+    return bool(run["result"].startswith("code "))
 
 
 def written(campaign: Campaign, size: str) -> Path:
@@ -272,9 +367,9 @@ def written(campaign: Campaign, size: str) -> Path:
 
 def begin_step(campaign: Campaign, folder: Path, size: str, policy: Path, *more: str) -> "subprocess.Popen[bytes]":
     """In the sizes that `auto` finds for a whole H100, which is the forecast: to find them again takes a minute."""
-    part = next(part for part, of in STEP_PARTS.items() if of == size)
-    fit = campaign.forecasts[part][f"{size}, step 2"]
-    sizes = (f"trainer.micro_batch_tokens={fit['micro_batch_tokens']}", f"rollout.vllm.kv_cache_gb={CACHE_GB[size]}",
+    fit, halvings = campaign.forecasts[campaign.part][f"{size}, step 2"], way_of(campaign, size).halvings
+    tokens = fit["micro_batch_tokens"] >> halvings
+    sizes = (f"trainer.micro_batch_tokens={tokens}", f"rollout.vllm.kv_cache_gb={CACHE_GB[size]}",
              f"trainer.activation_checkpointing={fit['recomputation']}")  # fmt: skip
     overrides = [*WHOLE_STEP, f"policy.path={policy / 'policy'}", f"task.path={policy / 'problems.jsonl'}",
                  f"task.eval_path={policy / 'held_out.jsonl'}"]  # fmt: skip
@@ -282,7 +377,7 @@ def begin_step(campaign: Campaign, folder: Path, size: str, policy: Path, *more:
         overrides.append("rollout=torch")
     prompts = f"algorithm.num_prompts={PROMPTS[size]}"
     overrides += [prompts, *sizes, *more, *campaign.more, *(DRY if campaign.tiny else ())]
-    return begin(folder, *overrides, f"trainer.accelerator={device()}")
+    return begin(folder, *overrides, f"trainer.accelerator={device()}", program=(str(HERE / "staged_run.py"),))
 
 
 def of_step(row: dict[str, Any], size: str, conditions: dict[str, Any]) -> dict[str, Any]:
@@ -294,8 +389,10 @@ def of_step(row: dict[str, Any], size: str, conditions: dict[str, Any]) -> dict[
         for key in ("time/generate_s", "time/score_s", "time/train_s", "time/sync_s")
     }
     found |= {"tokens_per_s": row["perf/tokens_per_s"], "peak_gb": row["memory/peak_gb"]}
+    found |= {"recompiles": row["perf/recompiles"], "length_mean": row["rollout/length_mean"]}
     if row["time/train_s"] and "product_tflops" in conditions:
-        found["mfu"] = useful(size) / row["time/train_s"] / (conditions["product_tflops"] * 1e12)
+        work = work_of(size, row["rollout/length_mean"], row["rollout/length_cv"])
+        found["mfu"] = useful(size, work) / row["time/train_s"] / (conditions["product_tflops"] * 1e12)
     return found
 
 
@@ -310,7 +407,6 @@ def trl(campaign: Campaign, folder: Path) -> None:
     found: dict[str, Any] = {"result": campaign.ended(folder / "TRL", code)}
     if (result := folder / "TRL" / "trl.json").is_file():
         found |= json.loads(result.read_text(encoding="utf-8"))
-        found["tokens_per_s"] = work_of("0.5B").tokens / found["s_a_step"]
     campaign.keep(folder / "TRL")
     campaign.add("0.5B", found)
 
@@ -322,8 +418,9 @@ def begin_command(folder: Path, *command: str) -> "subprocess.Popen[bytes]":
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     with (folder / "log.txt").open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, *command], cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT
-        )
+            [sys.executable, *command], cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
 
 
 def script(campaign: Campaign, folder: Path, file: Path, record: str, *options: str) -> dict[str, Any]:
@@ -438,8 +535,9 @@ def ahead(campaign: Campaign, folder: Path) -> None:
 
 
 PARTS: dict[str, Callable[[Campaign, Path], None]] = {
-    "product": product, "step": step, "step_1_5b": step, "step_7b": step, "trl": trl, "smollm2": smollm2,
-    "trainer": trainer, "head": head, "faults": faults, "start": start, "ahead": ahead, "study": study,
+    "probe": probe, "product": product, PLAIN: step, "trl": trl, FAST: step, "step_1_5b": step, "step_7b": step,
+    "smollm2": smollm2, "trainer": trainer, "head": head, "faults": faults, "start": start, "ahead": ahead,
+    "study": study,
 }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 Tokens a second, useful MFU (operations of the parameters and of causal attention, recomputation not counted, over the
 rate of a large product) and the peak of memory next to what `dapo_lit.plan` predicts. Published: prime-rl 11.9k
 tokens/s and 11 % (0.6B, 16k tokens, one H100), 10.1k and 27 % at 64k. Weights and optimiser states are in bf16 here.
+Steps have different lengths and numbers of tokens, as in a run; what torch compiles again for them is counted.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from dapo_lit.config import parse_as
 from dapo_lit.forecast.architecture import architecture
 from dapo_lit.policy.attention import layout, packed_hidden
 from dapo_lit.policy.head import Head
-from dapo_lit.policy.wrap import wrap_layers
+from dapo_lit.policy.wrap import compiled_graphs, wrap_layers
 from dapo_lit.step.balance import cost_of
 from dapo_lit.step.optimizer import update_kernel
 from dapo_lit_tools.planning.hardware import PlanConfig
@@ -32,6 +33,7 @@ CASES = (
     ("0.5B", 16384, "none"), ("0.5B", 65536, "full"), ("1.5B", 16384, "none"), ("1.5B", 65536, "full"),
     ("7B", 16384, "full"), ("7B", 65536, "full"),
 )  # fmt: skip
+BATCHES = 4
 
 
 def planned(policy: str, tokens: int, recomputed: str) -> PlanConfig:
@@ -53,12 +55,17 @@ def simulated_bytes(policy: str, tokens: int, recomputed: str) -> float:
     return 1e9 * float(found["simulated_gb"])
 
 
-def lengths_of(tokens: int) -> list[int]:
+def lengths_of(tokens: int, seed: int = 0) -> list[int]:
     """Long-tailed lengths (log-normal, spread 0.8) that add up to `tokens`."""
-    draw, found = np.random.default_rng(0), list[int]()
+    draw, found = np.random.default_rng(seed), list[int]()
     while (left := tokens - sum(found)) > 0:
         found.append(min(left, int(np.clip(draw.lognormal(np.log(tokens / 24), 0.8), 16, tokens / 2))))
     return found
+
+
+def batches_of(tokens: int) -> list[list[int]]:
+    """Lengths of the micro-batches that are measured: the first one full, each other one with a little less."""
+    return [lengths_of(tokens - index * tokens // 32, seed=index) for index in range(BATCHES)]
 
 
 def measure_case(policy: str, tokens: int, recomputed: str, peak: float, args: argparse.Namespace) -> dict[str, Any]:
@@ -73,26 +80,31 @@ def measure_case(policy: str, tokens: int, recomputed: str, peak: float, args: a
         model = AutoModelForCausalLM.from_config(shape, dtype=compute).eval()
     wrap_layers(model, recomputes=config.trainer.activation_checkpointing == "full", compiles=args.compiled)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, **update_kernel({DEVICE}))
-    lengths = lengths_of(tokens)
+    batches = batches_of(tokens)
     ids = torch.randint(0, shape.vocab_size, (tokens,), device=DEVICE)
-    packed, rows = layout(lengths, device=DEVICE), torch.arange(tokens // 10, tokens - 1, device=DEVICE)
 
-    def step() -> None:
-        hidden = packed_hidden(model, ids, packed)[rows]
-        loss, _ = head_loss(hidden, Head.of(model), ids[rows + 1], lambda new, _: -new / tokens, compiles=args.compiled)
+    def step(lengths: list[int]) -> None:
+        total = sum(lengths)
+        packed, rows = layout(lengths, device=DEVICE), torch.arange(total // 10, total - 1, device=DEVICE)
+        hidden = packed_hidden(model, ids[:total], packed)[rows]
+        head, targets = Head.of(model), ids[rows + 1]
+        loss, _ = head_loss(hidden, head, targets, lambda new, _: -new / total, compiles=args.compiled)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
 
-    step()  # makes the optimiser's states, with which every later step lives
-    memory = peak_bytes(step)
-    ms = milliseconds(step, 1 if args.tiny else 5)
-    cost = cost_of(shape)
-    useful = 6 * (sum(map(cost, lengths)) + len(rows) * shape.vocab_size * shape.hidden_size)
+    step(batches[0])  # compiles, and makes the optimiser's states, with which every later step lives
+    graphs = compiled_graphs()
+    memory = peak_bytes(lambda: step(batches[0]))
+    ms = milliseconds(lambda: list(map(step, batches)), 1) / BATCHES
+    cost, of_head = cost_of(shape), shape.vocab_size * shape.hidden_size
+    trained = sum(map(sum, batches)) / BATCHES
+    useful = sum(6 * (sum(map(cost, lengths)) + (sum(lengths) * 9 // 10) * of_head) for lengths in batches) / BATCHES
     predicted = None if args.tiny else simulated_bytes(policy, tokens, recomputed)
     return {
-        "ms": ms, "tokens_per_s": tokens / ms * 1e3, "mfu": useful / ms * 1e3 / peak, "peak_bytes": memory,
-        "planned_bytes": predicted, "sequences": len(lengths),
+        "ms": ms, "tokens_per_s": trained / ms * 1e3, "mfu": useful / ms * 1e3 / peak, "peak_bytes": memory,
+        "planned_bytes": predicted, "sequences": [len(lengths) for lengths in batches],
+        "recompiles": compiled_graphs() - graphs,
     }  # fmt: skip
 
 

@@ -8,13 +8,16 @@ import json
 from typing import Any, cast
 
 from campaign import FORECASTS, HERE
-from d_trainer import CASES, lengths_of, simulated_bytes
+from d_trainer import BATCHES, CASES, batches_of, simulated_bytes
 from head import ALL, COMPILED, FLOOR
 from measure import median
 from whole_step import (
+    FAST,
     HEAD_TOKENS,
     HEAD_VOCABULARY,
     HEAD_WIDTH,
+    LENGTH_SPREAD,
+    MEAN_TOKENS,
     PROMPT_TOKENS,
     PROMPTS,
     SIZES,
@@ -50,7 +53,8 @@ def forecasts() -> dict[str, Any]:
     )  # fmt: skip
     return {
         "product": {"bfloat16, 8,192³": {"tflops": PRODUCT_TFLOPS}},
-        **{part: of_step(size) for part, size in STEP_PARTS.items()},
+        "probe": {"engine alone": {"result": "works", "after_capture": 0.008, "after_blocked_clear": 0.008}},
+        **{part: of_step(size, compiled=part == FAST) for part, size in STEP_PARTS.items()},
         "trl": {"0.5B": of_trl()},
         # Of the first start: 1.02 s with other jobs beside. The difference of one shard is a guess: it copies weights
         # and gradients once more.
@@ -70,9 +74,9 @@ def forecasts() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def of_step(size: str) -> dict[str, Any]:
-    """A whole step by `dapo_lit.plan`, for responses that all run to the limit, in the sizes that `auto` finds."""
-    config = planned(size)
+def of_step(size: str, *, compiled: bool) -> dict[str, Any]:
+    """A whole step by `dapo_lit.plan`, which knows no launches, so of CUDA graphs; in the sizes that `auto` finds."""
+    config = planned(size, f"trainer.compile={str(compiled).lower()}")
     memory = training_memory(config, quick=True)
     found = {phase.name: phase.seconds for phase in step_phases(config, memory)}
     return {
@@ -82,9 +86,9 @@ def of_step(size: str) -> dict[str, Any]:
             "score_s": round(found.get("old log-probs", 0.0), 2),
             "train_s": round(found["updates"], 2),
             "sync_s": round(found["weight sync"], 3),
-            "tokens_per_s": round(work_of(size).tokens / sum(found.values())),
+            "tokens_per_s": round(work_of(size).responses / sum(found.values())),
             "peak_gb": round(memory.peak * 2**30 / 1e9, 1),
-            "mfu": round(useful(size) / found["updates"] / (PRODUCT_TFLOPS * 1e12), 3),
+            "mfu": round(useful(size, work_of(size)) / found["updates"] / (PRODUCT_TFLOPS * 1e12), 3),
             "micro_batch_tokens": config.trainer.tokens_at_once,
             "recomputation": config.trainer.activation_checkpointing,
         },
@@ -95,7 +99,8 @@ def planned(size: str, *more: str) -> PlanConfig:
     overrides = [
         *WHOLE_STEP, *SIZES[size], f"algorithm.num_prompts={PROMPTS[size]}", *more,
         f"policy.path=Qwen/Qwen2.5-{size}", "hardware=h100", f"workload.prompt_tokens={PROMPT_TOKENS}",
-        "workload.mean_response_tokens=512", "workload.length_spread=0.01", "workload.keep_frac=1.0",
+        f"workload.mean_response_tokens={MEAN_TOKENS}", f"workload.length_spread={LENGTH_SPREAD}",
+        "workload.keep_frac=1.0",
     ]  # fmt: skip
     config = parse_as(resolved(composed_tree(overrides, "plan")), PlanConfig)
     return cast(PlanConfig, fitted(config, round(config.hardware.memory_gb * 1e9)).config)
@@ -105,7 +110,11 @@ def of_trl() -> dict[str, Any]:
     """The same work with eager layers, which TRL has; what its own code takes besides is not modelled."""
     config = planned("0.5B", "trainer.compile=false")
     seconds = sum(phase.seconds for phase in step_phases(config, training_memory(config, quick=True)))
-    return {"result": "works", "s_a_step": round(seconds, 1), "tokens_per_s": round(work_of("0.5B").tokens / seconds)}
+    return {
+        "result": "works",
+        "s_a_step": round(seconds, 1),
+        "tokens_per_s": round(work_of("0.5B").responses / seconds),
+    }
 
 
 def of_trainer() -> dict[str, Any]:
@@ -113,15 +122,17 @@ def of_trainer() -> dict[str, Any]:
     found: dict[str, Any] = {"d_trainer": {"result": "works"}}
     for index in TRAINER_CASES:
         size, tokens, recomputed = CASES[index]
-        shape, lengths = Shape.of(qwen2_5(size)), lengths_of(tokens)
-        work = Tokens(tokens, sum(n * n for n in lengths), tokens - tokens // 10 - 1, compiled=True)
+        shape, batches = Shape.of(qwen2_5(size)), batches_of(tokens)
+        trained = sum(map(sum, batches)) / BATCHES
+        squares = sum(n * n for lengths in batches for n in lengths) / BATCHES
+        work = Tokens(trained, squares, 0.9 * trained, compiled=True)
         states = Cost(0.0, 0.0, BF16_STATE_BYTES * shape.parameters)
         cost = shape.training(work, recomputes=float(recomputed == "full"))
         seconds = cost.seconds(CARD, 1) + states.seconds(CARD, 1)
         once = shape.training(work, recomputes=0.0)
         found[f"{size}, {tokens:,} tokens, checkpointing {recomputed}, compiled"] = {
             "ms": round(1e3 * seconds, 1),
-            "tokens_per_s": round(tokens / seconds),
+            "tokens_per_s": round(trained / seconds),
             "mfu": round((once.products + once.attention) / seconds / (PRODUCT_TFLOPS * 1e12), 3),
             "peak_gb": round(simulated_bytes(size, tokens, recomputed) / 1e9, 1),
         }

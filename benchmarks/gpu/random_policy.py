@@ -1,6 +1,7 @@
 """A policy of Qwen2.5's shape with random weights, a tokenizer of its size, and problems: a whole step without a hub.
 
-Random weights choose among all tokens, so that every response runs to its limit and a step always has the same tokens.
+Random weights choose among all tokens, and one of LIMIT_TOKENS ends a response: lengths are geometric up to the limit,
+so that the shapes of batches change from step to step as a trained policy's do.
 The tokenizer is byte-level with the merges of the problems; its other tokens are names that no text has.
 """
 
@@ -13,6 +14,7 @@ import torch
 from part import DEVICE
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedTokenizerFast
+from whole_step import LIMIT_TOKENS
 
 from dapo_lit.forecast.architecture import qwen2_5
 from dapo_lit.policy.load import save_policy
@@ -70,7 +72,10 @@ def write(folder: Path, size: str, dtype: str, number: int = 256) -> Path:
     with torch.device(DEVICE):  # seconds on a GPU, minutes on a CPU for 7B
         config = AutoConfig.for_model(**sizes, eos_token_id=tokenizer.eos_token_id)
         model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
-    model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id)
+    # The last ones, which no problem has.
+    ends = max(1, sizes["vocab_size"] // LIMIT_TOKENS)
+    last = range(sizes["vocab_size"] - ends, sizes["vocab_size"])
+    model.generation_config = GenerationConfig(eos_token_id=sorted({tokenizer.eos_token_id, *last}))
     save_policy(folder / "policy", model, tokenizer, {})
     (folder / "held_out.jsonl").write_text(json.dumps(problems(number + 1)[-1]) + "\n", encoding="utf-8")
     (folder / LAST).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

@@ -17,13 +17,17 @@ ON_DEVICE = ("trainer.accelerator=gpu",) if ON_GPU else ("trainer.accelerator=cp
 QUIET = ("logger.progress=none",)
 
 
-def begin(folder: Path, *overrides: str, log: str = "log.txt") -> "subprocess.Popen[bytes]":
-    """Starts `dapo_lit.train` in a folder."""
+def begin(
+    folder: Path, *overrides: str, log: str = "log.txt", program: tuple[str, ...] = ("-m", "dapo_lit.train")
+) -> "subprocess.Popen[bytes]":
+    """Starts `dapo_lit.train`, or a program that runs it, in a folder, and in a session that can be ended whole."""
     folder.mkdir(parents=True, exist_ok=True)
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
-    command = [sys.executable, "-m", "dapo_lit.train", *ON_DEVICE, *QUIET, *overrides]
+    command = [sys.executable, *program, *ON_DEVICE, *QUIET, *overrides]
     with (folder / log).open("ab") as output:
-        return subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        return subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
 
 
 def train(folder: Path, *overrides: str) -> None:

@@ -1,9 +1,9 @@
 """Steps of TRL's GRPOTrainer with vLLM in its process: python trl_step.py FOLDER [--tiny | --prompts N].
 
 FOLDER is one of random_policy.py. The same sizes as the whole step of campaign.py: N prompts x 16 completions of 512
-tokens, an update for every 16 prompts, DAPO's loss with both bounds, no KL term, a coin flip for a reward. trl.json is
-written after each step, so that a run that is ended leaves what it had. Settings that GRPOConfig of the installed
-version does not know end it at once.
+tokens at most, an update for every 16 prompts, DAPO's loss with both bounds, no KL term, a coin flip for a reward.
+trl.json is written after each step, so that a run that is ended leaves what it had. Settings that GRPOConfig of the
+installed version does not know end it at once.
 Written for TRL 1.16. On a CPU it samples with transformers; on a GPU it has not got past vLLM's start.
 """
 
@@ -28,7 +28,12 @@ SAMPLES, MINIBATCH_PROMPTS, LIMIT = 16, 16, 512
 STEPS = 2
 
 
+TOKENS = [0]
+"""Sampled since the last step ended."""
+
+
 def coin(prompts: list[str], completion_ids: list[list[int]], **_: Any) -> list[float]:
+    TOKENS[0] += sum(map(len, completion_ids))
     keys = (f"{prompt}|{ids[:8]}" for prompt, ids in zip(prompts, completion_ids, strict=True))
     return [float(hashlib.sha256(key.encode()).digest()[0] % 2) for key in keys]
 
@@ -44,6 +49,7 @@ def main() -> None:
     updates = 1 if tiny else prompts // MINIBATCH_PROMPTS
     lines = (folder / "problems.jsonl").open(encoding="utf-8")
     ends: list[float] = []
+    tokens: list[int] = []
 
     class Clock(TrainerCallback):
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -54,7 +60,10 @@ def main() -> None:
                 return
             ends.append(time.perf_counter())
             peak = torch.cuda.max_memory_allocated() / 1e9 if torch.cuda.is_available() else 0.0
-            found = {"s_a_step": min(b - a for a, b in itertools.pairwise(ends)), "steps": len(ends) - 1}
+            tokens.append(TOKENS[0])
+            TOKENS[0] = 0
+            seconds, of = min(zip((b - a for a, b in itertools.pairwise(ends)), tokens, strict=True))
+            found = {"s_a_step": seconds, "steps": len(tokens), "tokens_per_s": of / seconds}
             Path("trl.json").write_text(json.dumps(found | {"peak_gb": peak}), encoding="utf-8")
 
     on_gpu, parts = torch.cuda.is_available(), 1 if tiny else 16  # of a mini-batch, that fit at once

@@ -39,6 +39,12 @@ ALARM_FLOAT32 = 1e-4
 ALARM_16_BITS = 1e-2
 """A bfloat16 engine on the same weights gave 1.3e-3 (docs/mismatch.md)."""
 
+RECOMPILED = (
+    "step {step}: torch compiled {graphs:g} graphs again. The first step's should serve all later ones; each costs as "
+    "long as in that step, and after a few torch runs the function eagerly. The numbers are right, the steps are slow: "
+    "set trainer.compile=false if it goes on (TORCH_LOGS=recompiles prints the reason)"
+)
+
 
 class Recorder(Callback):
     """Evaluates when it is due and writes one row per step; step 0 is the policy before training."""
@@ -83,6 +89,8 @@ class Recorder(Callback):
             log.warning(f"step {batch.step} had no group to learn from (docs/troubleshooting.md)")
         if self.ranks.rank == 0 and (alarm := mismatch_alarm(self.config, batch.step, row.get("mismatch/kl"))):
             log.warning(alarm)
+        if self.ranks.rank == 0 and (again := row.get("perf/recompiles")):
+            log.warning(RECOMPILED.format(step=batch.step, graphs=again))
         if keeps_rollouts(self.config, batch.step) and self.ranks.rank == 0:
             self.folder.check_owner()
             rollouts = write_rollouts(self.folder.path, collected, trainer.datamodule.parts.decode)

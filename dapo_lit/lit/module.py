@@ -25,6 +25,7 @@ from dapo_lit.objective.losses import finish_critic
 from dapo_lit.objective.tokens import NOTHING, Statistics
 from dapo_lit.policy.lora import fingerprint, init_adapters, only_trained
 from dapo_lit.policy.reference import Critic, Reference
+from dapo_lit.policy.wrap import compiled_graphs
 from dapo_lit.ranks import Ranks
 from dapo_lit.rollout.records import Group
 from dapo_lit.runs.safe_loading import safe_state_types
@@ -46,6 +47,7 @@ EMPTY_STEP: dict[str, float | None] = {
     "time/train_s": 0.0,
     "perf/pad_frac": None,
     "perf/balance": None,
+    "perf/recompiles": 0,
 }
 """Metrics of a step without updates."""
 
@@ -99,6 +101,8 @@ class DAPOModule(LightningModule):
         self.counters = Counters()
         self.policy_version = 0
         self.bad_updates_in_a_row = 0
+        self.has_compiled = False
+        """This process has made the updates of a step, and with them all graphs that it should need."""
         self.step_metrics: dict[str, float | None] = {}
         """Metrics of the last step's updates."""
         self.row: dict[str, Any] | None = None
@@ -248,7 +252,8 @@ class DAPOModule(LightningModule):
             self.step_metrics = finish(NOTHING) | finish_critic(NOTHING) | EMPTY_STEP
             return
         self.policy.eval()  # no dropout: the ratio must be 1 before the first update
-        started = time.perf_counter()
+        started, compiling = time.perf_counter(), self.policy_forward.compiles
+        graphs = compiled_graphs() if compiling else 0
         later = scored_by_first_update(self.config, self.objective, batch.tokens, batch.step, self.ranks.size)
         tokens, statistics = score(self.policy_forward, self.objective, batch.tokens, later)
         tokens = self.objective.credit(batch.tokens, tokens)
@@ -262,9 +267,12 @@ class DAPOModule(LightningModule):
             self.reference.release_memory()
         trained = time.perf_counter()
         self.policy_version += 1
+        again = compiled_graphs() - graphs if compiling and self.has_compiled else 0
+        self.has_compiled = True
         self.step_metrics = updates.metrics() | {
             "time/score_s": scored - started,
             "time/train_s": trained - scored,
+            "perf/recompiles": again,
         }
 
     @cached_property

@@ -40,7 +40,9 @@ class Bucket:
     width: int
 
 
-@dataclass(frozen=True)
+# Not frozen: torch 2.11 rebuilds a frozen dataclass field by field where compiled code hands it to the attention, and
+# compiles every layer again for each number of buckets.
+@dataclass(eq=False)
 class Layout:
     """The sequence that each of T packed tokens belongs to. Tensors are on the model's device.
 

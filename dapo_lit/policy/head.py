@@ -234,7 +234,8 @@ class _Form(NamedTuple):
         entropy_gradient: bool = False,
     ) -> InPlace | Fused:
         """Of a chunk; holds a tensor [c, V]."""
-        kind = Fused if self.compiles else InPlace
+        # A chunk of one token is not worth it: torch compiles again for a size of one.
+        kind = Fused if self.compiles and len(hidden) > 1 else InPlace
         logits = _product(hidden, weight)
         return kind(logits, bias, targets, self.cap, self.temperature, entropy_gradient=entropy_gradient)
 

@@ -88,6 +88,13 @@ def wrap_layers(
             layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
 
+def compiled_graphs() -> int:
+    """Graphs that torch has compiled in this process so far, of layers and head; 0 where nothing is compiled."""
+    from torch._dynamo.utils import counters
+
+    return counters["stats"]["unique_graphs"]
+
+
 def gather_in_run(model: PreTrainedModel) -> None:
     """Makes `run` gather the weights of a sharded model before and reshard them after."""
     model.run = MethodType(_run_gathered, model)

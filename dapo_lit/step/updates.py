@@ -285,7 +285,7 @@ class StepUpdates:
 def step_row(
     batch: RolloutStep, updates: Mapping[str, Any], seconds: float, device: torch.device, ranks: Ranks
 ) -> dict[str, Any]:
-    """One row, with the largest times and memory over the ranks."""
+    """One row, with the largest times, memory and number of recompilations over the ranks."""
     row = batch.metrics | dict(updates)
     row |= {
         "time/sync_s": batch.sync_s,
@@ -295,7 +295,7 @@ def step_row(
     if ranks.size == 1:
         return row
     # All ranks wait for the slowest.
-    keys = [key for key in sorted(row) if key.startswith(("time/", "memory/"))]
+    keys = [key for key in sorted(row) if key.startswith(("time/", "memory/", "perf/recompiles"))]
     largest = ranks.stack(torch.tensor([row[key] for key in keys], dtype=torch.float64, device="cpu")).amax(0)
     return row | dict(zip(keys, largest.tolist(), strict=True))
 

@@ -18,9 +18,9 @@ from dapo_lit_tools.json_schema import schema_of, schemas
 
 def every_schema() -> dict[str, dict[str, Any]]:
     """Name of a file or folder in conf/ -> its JSON schema."""
-    from dapo_lit_tools.planning.hardware import PlanConfig
+    from dapo_lit_tools.planning.hardware import Hardware, PlanConfig
 
-    return {**schemas(), "plan": schema_of(PlanConfig)}
+    return {**schemas(), "plan": schema_of(PlanConfig), "hardware": schema_of(Hardware)}
 
 
 def settings_of_vs_code(folder: Path, names: Sequence[str]) -> dict[str, list[str]]:

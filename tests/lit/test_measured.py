@@ -6,12 +6,15 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 import torch
+from compiling import compiling
 from small_runs import Run, rows
 
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.lit import datamodule
-from dapo_lit.lit.callbacks import mismatch_alarm
+from dapo_lit.lit.callbacks import RECOMPILED, mismatch_alarm
 from dapo_lit.objective.losses import importance_ratio
+from dapo_lit.policy import wrap
+from dapo_lit.policy.attention import NAME, AttentionInterface, packed_attention
 from dapo_lit.switches.algorithm import collection_rules
 
 
@@ -123,3 +126,35 @@ def test_nothing_measured_is_silent_and_a_kl_that_is_no_number_is_not(compose):
     assert "above 0.0001" in (mismatch_alarm(compose(*on_gpu, "rollout.vllm.dtype=float32"), 3, 1e-3) or "")
     assert mismatch_alarm(config, 3, None) is None
     assert "step 3" in (mismatch_alarm(config, 3, math.nan) or "")
+
+
+@pytest.fixture
+def compiler():
+    with compiling("eager"):  # traces, which is what is counted; generates no code
+        yield
+    AttentionInterface.register(NAME, packed_attention)
+
+
+COMPILED = ("trainer.compile=true", "budget.steps=3", "evaluation.every=0", "trainer.micro_batch_tokens=96")
+
+
+@pytest.mark.slow
+def test_steps_of_other_lengths_and_batches_compile_nothing_after_the_first(compose, compiler):
+    run = Run(compose(*COMPILED))
+    run.fit()
+    found = rows(run.folder.path)[1:]
+    assert len({row["batch/length_mean"] for row in found}) == 3
+    assert wrap.compiled_graphs() > 2
+    assert [row["perf/recompiles"] for row in found] == [0, 0, 0]
+
+
+@pytest.mark.slow
+def test_graphs_that_a_later_step_compiles_again_are_counted_and_warned_of(compose, compiler, monkeypatch, capsys):
+    monkeypatch.setattr(wrap, "leave_uncompiled", lambda: None)  # so that the attention is compiled for each layout
+    run = Run(compose(*COMPILED, "budget.steps=2"))
+    run.fit()
+    first, *later = [row["perf/recompiles"] for row in rows(run.folder.path)[1:]]
+    assert first == 0
+    assert max(later) > 0
+    said = [RECOMPILED.format(step=step, graphs=again) for step, again in enumerate(later, start=2) if again]
+    assert [line.removeprefix("warning: ") for line in capsys.readouterr().out.splitlines() if "again." in line] == said

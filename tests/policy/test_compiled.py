@@ -10,7 +10,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from compiling import BACKENDS, WHOLE, compiling
-from packaging.version import Version
 from test_narrow import IDS, tiny
 from torch import Tensor
 from torch._dynamo.utils import counters
@@ -63,7 +62,8 @@ WRAPS = {
     "adapters, sharded": Wrap(shards=True, adapters=True),
 }
 LAYOUTS: list[tuple[list[int], list[int] | None]] = [
-    ([5, 7], None), ([3, 1, 8], None), ([4, 3, 5], [-1, 0, 0]), ([12], None), ([2] * 6, None)
+    ([5, 7], None), ([3, 1, 8], None), ([4, 3, 5], [-1, 0, 0]), ([12], None), ([2] * 6, None), ([4, 3], None),
+    ([2], None),
 ]  # fmt: skip
 
 
@@ -85,8 +85,9 @@ def trained(model: PreTrainedModel, lengths: list[int], prompts: list[int] | Non
     """Loss and gradients of the sum of minus the log-probs of all tokens but the first."""
 
     def loss_of(model: PreTrainedModel) -> Tensor:
-        hidden = packed_hidden(model, IDS, layout(lengths, prompts))[:-1]
-        head, loss = HeadPass(hidden, Head.of(model), IDS[1:], temperature=0.7, compiles=compiles), torch.zeros(())
+        ids = IDS[: sum(lengths)]
+        hidden = packed_hidden(model, ids, layout(lengths, prompts))[:-1]
+        head, loss = HeadPass(hidden, Head.of(model), ids[1:], temperature=0.7, compiles=compiles), torch.zeros(())
         for chunk in head.chunks():
             part = -chunk.logprobs.sum()
             chunk.backward(part)
@@ -110,13 +111,11 @@ def test_compiled_layers_and_head_have_the_eager_numbers_for_every_layout_with_o
         # Fused code keeps wider numbers between operations, which 16 bits show.
         tolerance = 2e-2 if WRAPS[wrap].compute_in else 1e-5
         for theirs, ours in zip(expected, found, strict=True):
-            assert float((ours - theirs).norm()) <= tolerance * float(theirs.norm())
+            # The last layout has one target, whose queries and keys have a gradient of rounding only.
+            assert float((ours - theirs).norm()) <= tolerance * float(theirs.norm()) + 1e-6
         graphs.append(counters["stats"]["unique_graphs"])
     assert graphs[0] > 2  # before and after the attention, and the head
-    # Older versions read the layout on its way to the attention, and compile again for each number of batches, which
-    # only a CPU has; the numbers above are right there too.
-    if Version(torch.__version__) >= Version("2.13"):
-        assert graphs == [graphs[0]] * len(LAYOUTS)
+    assert graphs == [graphs[0]] * len(LAYOUTS)
 
 
 @pytest.mark.parametrize(("family", "norm"), [("qwen2", "model.norm"), ("gpt2", "transformer.ln_f")])
