@@ -271,6 +271,15 @@ def text(key: str, own_study: bool = False) -> str:
     raise SystemExit(f"<!-- n: {key} -->: not one of the kinds that inline.py lists")
 
 
+def without_marks(page: str) -> str:
+    """A page as readers of its raw text see it.
+
+    >>> without_marks("It costs <!-- n: json a b .1f -->2.8<!-- /n --> points.")
+    'It costs 2.8 points.'
+    """
+    return MARK.sub(r"\2", page)
+
+
 def filled(page: str, own_study: bool = False) -> str:
     """The text of a page with every mark filled."""
     return MARK.sub(lambda mark: f"<!-- n: {mark[1]} -->{text(mark[1], own_study)}<!-- /n -->", page)

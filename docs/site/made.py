@@ -4,7 +4,8 @@ A made part of a page is between `<!-- made: NAME -->` and `<!-- end of NAME -->
 `<!-- n: KEY -->` and `<!-- /n -->` (inline.py), so that readers of the repository see them as well as those of the
 site. They come from packed cells, calibrations, benchmarks and the YAML files of docs/, and nobody edits them;
 tests/test_made.py compares every part and file with its data. Tables that only the site shows, because every change of
-the code changes them, are in tables.py.
+the code changes them, are in tables.py. README is read as raw text too, so that its marks are in readme.template, of
+which it is made without them.
 """
 
 import json
@@ -47,7 +48,14 @@ def played(page: Path) -> str:
     return refilled(page.read_text(encoding="utf-8"))
 
 
+def first_screen() -> str:
+    """What README says before its commands, with links as docs/index.md needs them."""
+    text = inline.without_marks(made(TEMPLATE)).split("by how much?**\n\n")[1].split("\n## ")[0]
+    return re.sub(r"\]\((?!http)(docs/)?", lambda link: "](" if link[1] else "](../", text).strip()
+
+
 PARTS: dict[str, Callable[[], str]] = {
+    "first_screen": first_screen,
     "claims": claims.table,
     "calibration": calibration,
     "evidence": published.evidence,
@@ -107,6 +115,7 @@ OF_PAGE: dict[str, Callable[[Path], str]] = {
 PLAYED = ROOT / "docs" / "play"
 """Pages of recorded steps. Their data need hours of a processor; how they look is the template's."""
 FILES: dict[Path, Callable[[], str]] = {
+    ROOT / "README.md": lambda: inline.without_marks(made(TEMPLATE)),
     **{page: partial(played, page) for page in sorted(PLAYED.glob("*.html"))},
     claims.FINDINGS: claims.findings,
     TECHNIQUES: lambda: techniques_text(REGISTER.values()),
@@ -116,12 +125,13 @@ FILES: dict[Path, Callable[[], str]] = {
     rules_tried.FIGURE: rules_tried.figure,
     key_use.VARIED: key_use.counted,
 }
+TEMPLATE = Path(__file__).with_name("readme.template")
 PART = re.compile(r"^<!-- made: (\w+) -->\n(.*?)^<!-- end of \1 -->$", re.MULTILINE | re.DOTALL)
 
 
 def pages() -> list[Path]:
     """The pages that have a made part or number."""
-    found = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "experiments").rglob("*.md")]
+    found = [TEMPLATE, *(ROOT / "docs").rglob("*.md"), *(ROOT / "experiments").rglob("*.md")]
     return sorted(page for page in found if re.search("<!-- (made|n): ", page.read_text(encoding="utf-8")))
 
 

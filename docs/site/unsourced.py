@@ -40,8 +40,8 @@ MADE_ELSEWHERE = re.compile(
 
 
 def pages() -> list[Path]:
-    """README and the pages of docs/."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """The template of README and the pages of docs/."""
+    return [ROOT / "docs" / "site" / "readme.template", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def numbers(text: str) -> list[str]:
