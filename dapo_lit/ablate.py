@@ -376,7 +376,7 @@ def estimated(config: Config, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def sampling_noise(config: Config, rows: Sequence[dict[str, Any]]) -> float:
     """Standard deviation, in points, of a difference of two runs if every completion were a coin."""
     algorithm, evaluation, steps = config.algorithm, config.evaluation, config.budget.steps
-    points = max(1, min(3, steps // 3)) if steps <= 30 else steps // 10  # as study/read/outcomes.py averages
+    points = max(1, min(3, steps // 3)) if steps <= 30 else steps // 10  # as ablations/read/outcomes.py averages
     completions = algorithm.num_prompts * algorithm.samples_per_prompt * points
     if config.task.eval_path:
         completions = config.task.num_heldout * (evaluation.final_samples or evaluation.samples)

@@ -1,14 +1,17 @@
-"""The table of arms of a committed study, whose settings are compared as the trainer says."""
+"""A committed study is compared as its trainer says which settings count, and without it."""
 
 from pathlib import Path
 
 import pandas as pd
 
 import dapo_lit as dapo_lit  # says how the configs of its runs are read
+from ablations import trainer
 from ablations.read import outcomes
+from ablations.read.guard import refusals
 from ablations.read.runs import load
 from ablations.report.report import Table, arms_section
 from ablations.report.results import analyse
+from ablations.trainer import Trainer, hand_over
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
@@ -27,3 +30,14 @@ def test_an_arms_interval_is_over_its_base_policies() -> None:
         *(f"{100 * x:.1f}" for x in (means.mean(), means.mean() - half, means.mean() + half)),
     ]
     assert "over base policies" in table.caption
+
+
+def test_without_its_trainer_a_committed_study_may_be_compared_as_well() -> None:
+    known = trainer._trainer
+    try:
+        hand_over(Trainer())
+        runs = load(EXPERIMENTS / "table1_joint" / "runs")
+        assert refusals(runs) == []
+        assert not any(key.startswith(("study.", "logger.")) for key in runs.runs[0].identity)
+    finally:
+        hand_over(known)
