@@ -212,7 +212,7 @@ def own_algorithm(road: Road) -> None:
 
 
 def arrival(road: Road, vllm: str | None = None) -> None:
-    """A script of verl's, problems and a model of one's own: converted, tried out, ablated; by vLLM too if it is there."""
+    """A script of verl's, problems and a model of one's own: converted, ablated, by vLLM too where it is there."""
     road(f"convert {ROOT}/tests/scripts_elsewhere/verl_gsm8k_lora.sh")
     road(f"convert {ROOT}/tests/scripts_elsewhere/trl_dapo.txt", code=2)
     road(f"train +experiment=dapo +regime=joint {SMALL} budget.steps=1 preflight=false study_name=model")
