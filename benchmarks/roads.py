@@ -212,7 +212,7 @@ def own_algorithm(road: Road) -> None:
 
 
 def arrival(road: Road, vllm: str | None = None) -> None:
-    """A script of verl's, problems and a model of one's own: converted, tried out, ablated, with either engine."""
+    """A script of verl's, problems and a model of one's own: converted, ablated, by vLLM too where it is there."""
     road(f"convert {ROOT}/tests/scripts_elsewhere/verl_gsm8k_lora.sh")
     road(f"convert {ROOT}/tests/scripts_elsewhere/trl_dapo.txt", code=2)
     road(f"train +experiment=dapo +regime=joint {SMALL} budget.steps=1 preflight=false study_name=model")
@@ -220,14 +220,14 @@ def arrival(road: Road, vllm: str | None = None) -> None:
     rows = [{"question": f"{a}+{b}+1=", "solution": a + b + 1} for a in range(1, 9) for b in range(1, 9)]
     road.write("sums.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     asked = (
-        "ablate dynamic_sampling --model model --data sums.jsonl task.template=plain reward.extraction=hash "
+        "ablate dynamic_sampling --model model --data sums.jsonl --yes task.template=plain reward.extraction=hash "
         "task.max_response_tokens=24 task.max_prompt_tokens=24 algorithm.num_prompts=8 algorithm.minibatch_prompts=4 "
-        "algorithm.samples_per_prompt=4 algorithm.overlong.cache_tokens=6 budget.steps=2 evaluation.samples=1"
+        "algorithm.samples_per_prompt=4 algorithm.overlong.cache_tokens=6 budget.steps=2 evaluation.samples=1 "
+        "study.until=null study.underpowered=true"
     )
-    road(f"{asked} --plan")
-    road(f"{asked} --yes 'seed=range(0,2)' study.underpowered=true")
+    road(f"{asked} 'study.seeds=[0,1]'")
     if vllm:
-        road(f"{asked} --yes 'seed=range(2,3)' study.underpowered=true rollout=vllm", python=vllm)
+        road(f"{asked} 'study.seeds=[2,3]' rollout=vllm", python=vllm)
 
 
 def logs(road: Road) -> None:

@@ -58,4 +58,6 @@ def roads() -> str:
         for road in results("roads")["roads"].values()
     ]
     head = "| road | s | files called | lines called | files imported | their lines | executable |"
-    return "\n".join([head, "|---|---:|---:|---:|---:|---:|---:|", *rows])
+    walked = "" if results("roads")["vllm"] else " vLLM was not there, so its engines were not walked."
+    said = f"\n\nWorkers of rewards are killed at the end, and leave no trace.{walked}"
+    return "\n".join([head, "|---|---:|---:|---:|---:|---:|---:|", *rows]) + said
