@@ -144,7 +144,9 @@ def group_fault(
         return f"{group}=[{names}]: one {group} at a time; {group}={names} with -m runs one after the other"
     for choice in choices:
         name = choice if isinstance(choice, str) else as_written(choice)
-        if not isinstance(choice, str) or (name.removesuffix(".yaml") not in known and "/" not in name):
+        # A quoted name of a sweep is of a class of Hydra's.
+        is_name = choice is not None and not isinstance(choice, (bool, int, float, dict))
+        if not is_name or (isinstance(choice, str) and name.removesuffix(".yaml") not in known and "/" not in name):
             form = f"{'+' if plus else ''}{group}={{}}"
             return f"{group}={name}: there is no such {group}; {suggestion(name, known, form)}"
     if plus and not added:
