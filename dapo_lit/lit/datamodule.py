@@ -6,6 +6,7 @@ With `rollout.steps_ahead` later steps are sampled during training, with earlier
 
 import time
 from collections.abc import Callable, Iterator
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.inputs import differing, in_words, kind_of_part
 from dapo_lit.data.selection import SelectionReport
 from dapo_lit.engines.protocol import Sampling
+from dapo_lit.errors import DamagedError
 from dapo_lit.evaluation.sampled import Evaluation, evaluate
 from dapo_lit.lit.engine_weights import EngineWeights
 from dapo_lit.log import log
@@ -30,6 +32,7 @@ from dapo_lit.rollout.rank_sampling import CollectionSetup
 from dapo_lit.rollout.records import CollectedStep, Prompt
 from dapo_lit.rollout.step_collection import StopRequestedError
 from dapo_lit.rollout.steps_ahead import Snapshot, StepsAhead
+from dapo_lit.runs.safe_loading import loads_states
 from dapo_lit.screen import StatusLine
 from dapo_lit.seeds import stream_seed
 from dapo_lit.step.batch import RolloutStep, token_batch
@@ -308,11 +311,21 @@ class RolloutDataModule(LightningDataModule):
         self._ahead.restore(step.mapped(lambda stub: known[stub.id]) for step in state["ahead"] or ())
 
     def on_exception(self, exception: BaseException) -> None:
-        """Called after the callbacks have saved, instead of teardown. The user sees the original exception."""
+        """Called after the callbacks have saved, instead of teardown. The user sees the original exception.
+
+        Raises DamagedError where torch refuses a checkpoint for want of `continuing`: its own text recommends the flag
+        that executes the file.
+        """
         try:
             self.close()
         except Exception as fault:
             log.warning(f"the engine could not be closed: {type(fault).__name__}: {fault}")
+        if isinstance(exception, UnpicklingError) and not loads_states():
+            path = str(self.trainer.ckpt_path) if self.trainer else ""
+            raise DamagedError(
+                f"{path}: a training state is loaded within `with dapo_lit.lit.fit.continuing({path!r}):` around "
+                "trainer.fit, which executes nothing of the file (docs/library.md)"
+            ) from None
 
     def teardown(self, stage: str) -> None:
         self.close()
