@@ -37,7 +37,10 @@ def allow_imports(given: Container[str] | None) -> Iterator[None]:
         _given.reset(token)
 
 
-CODE = ("reward.function", "algorithm.loss", "turns.environment")
+CODE = (
+    "reward.function", "turns.environment", "algorithm.loss", "algorithm.advantage.estimator",
+    "algorithm.overlong.punish", "algorithm.correction.kind",
+)  # fmt: skip
 """Keys whose value names code if there is a dot in it."""
 
 

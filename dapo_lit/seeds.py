@@ -30,7 +30,7 @@ Problems of a generated task (tasks/): `named_generator`
     the task, training or held out; not on a seed: all runs share them. A hash of the text decides which are held out.
 The order of groups on a replay's page (replays/page.py): `minibatch_seed`, that of the run.
 Sign flips of a study's tests (study/compare/): SIGN_FLIPS. Random directions of a replay's page (replays/sketch.py):
-DIRECTIONS. Tokens that try a model's attention (preflight/policy.py) or a loss of your own (switches/custom_loss.py):
+DIRECTIONS. Tokens that try a model's attention (preflight/policy.py) or a loss of your own (switches/trials.py):
 PROBE
     constants: the same runs give the same report.
 

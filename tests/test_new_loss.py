@@ -9,8 +9,9 @@ from command_line import SMALL, run_cli
 from torch import Tensor
 
 from dapo_lit.config import ConfigError
+from dapo_lit.objective.covariance import LOSSES
 from dapo_lit.objective.tokens import Bounds, Tokens
-from dapo_lit.switches.algorithm import BUILT_IN_LOSSES, policy_loss
+from dapo_lit.switches.algorithm import policy_loss
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "docs" / "examples" / "soft_clip"
@@ -99,5 +100,5 @@ def test_bounds_and_options_are_filled_in_by_name(compose):
 
 
 def test_every_loss_that_is_built_in_passes_the_trial(compose):
-    for name in BUILT_IN_LOSSES:
+    for name in LOSSES:
         policy_loss(compose(f"algorithm.loss={name}").algorithm, Bounds(0.2, 0.28))

@@ -5,9 +5,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dapo_lit.build.problem_sets import OpenBenchmark
 from dapo_lit.config import Config
+from dapo_lit.config.identity import flatten
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.templates import PromptTemplate
-from dapo_lit.imports import module_file
+from dapo_lit.imports import module_file, named_code
 from dapo_lit.policy.digests import digest_of
 from dapo_lit.rewards.functions import BUILT_IN
 from dapo_lit.rollout.records import Prompt
@@ -49,9 +50,8 @@ def benchmark_digest(benchmark: OpenBenchmark) -> str:
 
 def sources(config: Config) -> Iterator[tuple[str, str]]:
     """Each path of a function outside the package that the config names, with a digest of its module's file."""
-    for path in (*reward_functions(config), config.algorithm.loss, config.turns.environment or ""):
-        if "." not in path or path.partition(".")[0] in OWN:
-            continue
+    named = (named_code(key, value) for key, value in flatten(config.model_dump()).items())
+    for path in dict.fromkeys(path for path in named if path and path.partition(".")[0] not in OWN):
         if file := module_file(path):
             yield path, digest_of([file.read_bytes()])
 

@@ -10,6 +10,8 @@ detached, multiply only the policy loss of a token, and change no denominator: a
 the expectations of the sources. Where mu = pi_old all weights are 1, bit for bit.
 """
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -19,7 +21,7 @@ from dapo_lit.objective.tokens import MAX_LOG_RATIO, at_least_float32, importanc
 
 @torch.no_grad()
 def truncated_weights(
-    old_logprobs: Float[Tensor, "N"], rollout_logprobs: Float[Tensor, "N"], *, cap: float
+    old_logprobs: Float[Tensor, "N"], rollout_logprobs: Float[Tensor, "N"], *, cap: float = 2.0
 ) -> Float[Tensor, "N"]:
     """Truncated importance sampling of each token: `min(pi_old / mu, cap)`, with a cap of at least 1.
 
@@ -35,7 +37,7 @@ def truncated_weights(
 
 @torch.no_grad()
 def icepop_weights(
-    old_logprobs: Float[Tensor, "N"], rollout_logprobs: Float[Tensor, "N"], *, low: float, high: float
+    old_logprobs: Float[Tensor, "N"], rollout_logprobs: Float[Tensor, "N"], *, low: float = 0.5, high: float = 5.0
 ) -> Float[Tensor, "N"]:
     """IcePop: `k = pi_old / mu` of a token where `low <= k <= high`, else 0; the band must hold 1.
 
@@ -54,8 +56,8 @@ def sequence_mask_weights(
     rollout_logprobs: Float[Tensor, "N"],
     completions: Int[Tensor, "N"],
     *,
-    low: float,
-    high: float,
+    low: float = 0.0,
+    high: float = 2.0,
 ) -> Float[Tensor, "N"]:
     """Masked importance sampling of whole completions: `rho = prod_t pi_old / mu` at each token, 0 outside the band.
 
@@ -77,3 +79,11 @@ def sequence_mask_weights(
     sums.index_add_(0, position, difference.double())
     rho = sums.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     return torch.where((rho >= low) & (rho <= high), rho, 0.0)[position].to(difference.dtype)
+
+
+CORRECTIONS: dict[str, Callable[..., Tensor]] = {
+    "tis": truncated_weights,
+    "sequence_mask": sequence_mask_weights,
+    "icepop": icepop_weights,
+}
+"""By the value of `correction.kind`."""

@@ -5,7 +5,7 @@ is computed from these (`arm_name`, `Arm.name`): two arms that differ never shar
 """
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import yaml
@@ -157,10 +157,12 @@ OUTSIDE = ("rollout.", "reward.", "policy.", "task.", "trainer.", "evaluation.",
 
 
 def read_arm(name: str) -> Arm:
-    """The arm of a name as `Arm.name` writes it.
+    """The arm of a name as `Arm.name` writes it, but with its settings in any order and spelling.
 
-    >>> read_arm("dapo-clip_higher@optimizer.lr=0.0003").settings
-    {'algorithm.optimizer.lr': 0.0003}
+    >>> read_arm("dapo-clip_higher@optimizer.lr=3e-4").name
+    'dapo-clip_higher@optimizer.lr=0.0003'
+    >>> read_arm("dapo@loss_options={width: 0.2}@loss=mine.soft_clip").name
+    'dapo@loss=mine.soft_clip@loss_options.width=0.2'
 
     Raises ValueError: not the name of an arm, with what is wrong and how it is written.
     """
@@ -176,8 +178,12 @@ def read_arm(name: str) -> Arm:
             hint = suggestion(technique, REGISTER)
             raise ValueError(f"{name!r} is not an arm: {technique} is not a technique; {hint}")
         (on.add if change[0] == "+" else on.discard)(technique)
-    arm = Arm(frozenset(on), dict(_setting(name, text) for text in settings))
-    if arm.name != name:
+    given = [pair for text in settings for pair in _setting(name, text)]
+    if twice := [key for place, (key, _) in enumerate(given) if key in dict(given[:place])]:
+        raise ValueError(f"{name!r} sets {twice[0]} twice")
+    arm = Arm(frozenset(on), dict(given))
+    # Of the switches there is one spelling: another one is a slip, such as a technique that is on already.
+    if arm_name(arm.techniques) != vector:
         raise ValueError(f"{name!r}: this arm's one name is {arm.name!r}")
     return arm
 
@@ -207,13 +213,33 @@ def settings_of(name: str) -> frozenset[str]:
         return frozenset()
 
 
-def _setting(name: str, text: str) -> tuple[str, Setting]:
+def arm_in_words(name: str) -> str:
+    """The name of an arm, or its settings, with the options of a part as words.
+
+    >>> arm_in_words("dapo@loss=mine.soft_clip@loss_options.width=0.2")
+    'dapo@loss=mine.soft_clip with width 0.2'
+    """
+    settings = name.split("@")
+    options = [text for text in settings if "options." in text.partition("=")[0]]
+    words = [f"{key.rpartition('.')[2]} {value}" for key, _, value in (text.partition("=") for text in options)]
+    plain = "@".join(text for text in settings if text not in options)
+    return f"{plain} with {' and '.join(words)}" if words else plain
+
+
+def _setting(name: str, text: str) -> Iterator[tuple[str, Setting]]:
+    """The keys and values of one setting: several of a mapping."""
     key, equals, value = text.partition("=")
     if not equals:
         raise ValueError(f"{name!r} is not an arm: @{text} has no value; a setting is written @clip.high=0.5")
+    key = key if key.startswith(OUTSIDE) else f"algorithm.{key}"
     # YAML 1.1 reads 1e-4 as text.
     try:
-        read: Setting = int(value) if value.lstrip("-").isdigit() else float(value)
+        yield key, int(value) if value.lstrip("-").isdigit() else float(value)
+        return
     except ValueError:
         read = yaml.safe_load(value)
-    return (key if key.startswith(OUTSIDE) else f"algorithm.{key}"), read
+    if isinstance(read, Mapping):
+        for inner, part in read.items():
+            yield f"{key}.{inner}", part
+    else:
+        yield key, read

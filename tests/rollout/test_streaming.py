@@ -170,7 +170,7 @@ def test_a_group_older_than_the_bound_is_dropped_and_its_problem_asked_again():
 
 @pytest.mark.parametrize(("mixed", "tail"), [(10, 2.0), (9, 0.0)])
 def test_the_tail_is_the_time_from_nine_tenths_of_a_batch_to_all_of_it(monkeypatch, mixed, tail):
-    """Ten groups of two samples that end one after the other, by a clock that counts samples; 0 where one is unmixed."""
+    """Ten groups of two samples that end in turn, by a clock that counts samples; 0 where the batch did not fill."""
     made = collector(
         timed([True] * mixed + [False] * (12 - mixed), [3.0 * i for i in range(12)]),
         replace(RULES, num_prompts=10, max_rounds=1), problems=10,

@@ -2,8 +2,9 @@
 
 import pytest
 
+from dapo_lit.objective.covariance import LOSSES
+from dapo_lit.objective.needs import needs_of
 from dapo_lit.study.compare.advice import Found, advice, findings, resembling, updates_of
-from dapo_lit.switches.algorithm import BUILT_IN_LOSSES
 from dapo_lit.techniques import REGISTER
 
 SETTINGS = {
@@ -42,9 +43,9 @@ def test_a_number_that_is_shown_as_the_one_needed_is_enough():
 
 def test_clip_higher_cannot_act_in_a_loss_without_an_upper_bound():
     clipped = rows(clip__high_frac_last_epoch=0.5, clip__symmetric_high_frac_last_epoch=0.5)
-    for loss, built_in in BUILT_IN_LOSSES.items():
+    for loss, function in LOSSES.items():
         answer = of("clip_higher", clipped, SETTINGS | {"loss": loss})
-        assert answer.acts is ("clip_high" in built_in.bounds), loss
+        assert answer.acts is ("clip_high" in needs_of(function).reads), loss
         assert answer.acts or answer.amount == f"loss={loss} has no upper bound"
 
 
