@@ -133,17 +133,24 @@ def ablate_part(options: argparse.Namespace, own: list[str], planned: list[dict[
 
     Raises UserError: the function cannot be used, or needs what the run does not have.
     """
-    from dapo_lit.switches.parts import check_needs, check_rewards, slot_of
+    from dapo_lit.switches.parts import check_algorithm, is_technique, own_technique, slot_of
 
     check_overrides(own)
     path, name = options.technique, options.technique.rpartition(".")[2]
-    slot = slot_of(path)
-    given = "".join(f"@{slot.options}.{option}" for option in options.option)
+    record = own_technique(path) if is_technique(path) else None
     try:
-        reference, treated = read_arm(options.on), read_arm(f"{options.on}@{slot.key}={path}{given}")
+        reference = read_arm(options.on)
+        if record:
+            treated, kind = Arm(reference.on | {path}, reference.settings), "added to"
+        else:
+            slot = slot_of(path)
+            given = "".join(f"@{slot.options}.{option}" for option in options.option)
+            treated, kind = read_arm(f"{options.on}@{slot.key}={path}{given}"), f"as algorithm.{slot.key} of"
     except ValueError as error:
         raise UserError(str(error)) from None
-    print(f"{name}: as algorithm.{slot.key} of {reference.name}, with and without it", flush=True)
+    if record and options.option:
+        raise UserError(f"--option {options.option[0]}: {path} is a technique, and has no options")
+    print(f"{name}: {kind} {reference.name}, with and without it", flush=True)
     if options.data is None:
         named = {key.split("=")[0] for key in own}
         defaults = {"study_name": f"ablate_{name}", "study.until": "decided"}
@@ -158,10 +165,15 @@ def ablate_part(options: argparse.Namespace, own: list[str], planned: list[dict[
     config = compose(*settings, f"study.arm='{reference.name}'")
     check_code(config)
     # Before the probe, which trains the arm without it.
-    other = compose(*settings, f"study.arm='{treated.name}'")
-    check_needs(other.algorithm)
-    check_rewards(other)
+    check_algorithm(compose(*settings, f"study.arm='{treated.name}'"))
     rows, _ = probed(config, settings, reference.name, 1, name)
+    if record:
+        acts, amount = record.condition.judged(rows, on=False)
+        print(f"  {amount}", flush=True)
+        if acts is False:
+            raise UserError(
+                f"{record.label} would have next to nothing to act on, so no study is run.\n{record.condition.lever}"
+            )
     estimate = estimated(config, rows)
     print("\n".join(cost(estimate)), flush=True)
     study = ["-m", *settings, "preflight=false"]

@@ -141,6 +141,11 @@ class Technique:
     """The argument of the loss through which it acts, and what that argument is."""
     settings: tuple[OwnSetting, ...] = ()
     caution: Caution | None = None
+    advantages: Callable[..., Any] | None = None
+    """Of a technique in a user's file: (advantages [N], completions [N]) -> what becomes of the advantages [N]."""
+    keeps: Callable[..., Any] | None = None
+    """Of a technique in a user's file: (lengths [B], truncated [B], correct [B]) -> [B] bool, which completions carry
+    loss."""
 
     @property
     def description(self) -> str:
@@ -158,6 +163,11 @@ def may_be_stale(get: Lookup) -> str:
     if carried not in (None, "none"):
         return f"algorithm.dynamic_sampling.carry_over={carried}"
     return "algorithm.dynamic_sampling.on_exhausted=replay" if exhausted == "replay" else ""
+
+
+def is_own(technique: str) -> bool:
+    """True for one in a user's file, which is named by its path."""
+    return "." in technique
 
 
 UNCLIPPED = ("reinforce", "kl_cov")

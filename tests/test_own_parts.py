@@ -14,14 +14,24 @@ from torch import Tensor
 from dapo_lit.build.components import RunComponents
 from dapo_lit.build.inputs import sources
 from dapo_lit.cli.command import compose as composed
+from dapo_lit.cli.jobs import arm_of
 from dapo_lit.config import Config, ConfigError
+from dapo_lit.data.problem import Problem
+from dapo_lit.engines.protocol import Sample, SampleKey
 from dapo_lit.imports import CODE
 from dapo_lit.objective.needs import Needs
-from dapo_lit.preflight.idle_settings import idle_settings
-from dapo_lit.study.designs import read_arm
+from dapo_lit.preflight.idle_settings import idle_settings, idle_techniques
+from dapo_lit.rewards.score import Score
+from dapo_lit.rollout.records import Completion, Group
+from dapo_lit.step.batch import TokenBatch, token_batch
+from dapo_lit.step.loss import TokenData
+from dapo_lit.study.compare.contrasts import contrasts
+from dapo_lit.study.designs import Design, read_arm
+from dapo_lit.study.figures.style import contrast_name
 from dapo_lit.study.read.guard import composed_refusals
-from dapo_lit.switches.algorithm import correction, credit, objective, reward_shaping
+from dapo_lit.switches.algorithm import correction, credit, loss_mask, objective, reward_shaping
 from dapo_lit.switches.parts import PENALTY, SLOTS, check_rewards, part_of, slot_of
+from dapo_lit.train import check_study
 
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples" / "algorithms"
 EXAMPLE_PARTS = ("maxrl.maxrl", "w_reinforce.weighted", "sapo.sapo", "dppo.binary_tv")
@@ -70,6 +80,25 @@ def unwhitened(rewards: Tensor) -> Tensor:
     return rewards
 
 
+def group(*answers: tuple[bool, int]) -> Group:
+    """A group of answers, (correct, length) each."""
+    found = Group(1, 0, Problem("p", "", ""), 0, (1, 2))
+    for index, (correct, length) in enumerate(answers):
+        sample = Sample(SampleKey(1, "p", 0, index), (5,) * length, (-1.0,) * length, True, 0)
+        value = 1.0 if correct else -1.0
+        found.completions.append(Completion(sample, "", Score(correct, value), value))
+        found.completions[-1].reward_shaped = value
+    return found
+
+
+def tokens_of(batch: TokenBatch) -> TokenData:
+    nothing, completions = torch.zeros(len(batch.loss_mask)), batch.completion_of_token
+    return TokenData(
+        completions=completions, completion_tokens=batch.response_lengths[completions], loss_mask=batch.loss_mask,
+        rollout_logprobs=nothing, fresh=batch.fresh, old_logprobs=nothing,
+    )  # fmt: skip
+
+
 def odd(a: Tensor, b: Tensor) -> Tensor:
     return a + b
 
@@ -102,6 +131,11 @@ def test_rewards_that_a_part_does_not_work_with_are_refused_by_its_declaration(c
     assert [key for key in keys.split() if key not in str(refused.value)] == []
 
 
+def test_every_arm_of_a_study_is_checked_before_its_first_cell(compose):
+    with pytest.raises(ConfigError, match=r"maxrl.*wrong_value"):
+        check_study([], [compose(), compose(ESTIMATOR + "maxrl.maxrl")])
+
+
 def test_a_penalty_that_leaves_rewards_in_the_range_is_accepted(compose):
     check_rewards(compose(ESTIMATOR + "maxrl.maxrl", *SPARED))
     check_rewards(compose(ESTIMATOR + "maxrl.maxrl", "reward.wrong_value=0", A + "overlong.punish=right"))
@@ -118,6 +152,7 @@ ONE = (A + "samples_per_prompt=1", A + "techniques.dynamic_sampling=false")
         ((ESTIMATOR + "test_own_parts.of_three", A + "samples_per_prompt=2"), "of_three 3 Eq. 1"),
         ((ESTIMATOR + "test_own_parts.unwhitened", A + "advantage.whiten=true"), "advantage.whiten unwhitened undoes"),
         ((ESTIMATOR + "gae",), "estimator=gae critic"),
+        (("algorithm=ppo", A + "critic=null"), "estimator=gae critic"),
         (("algorithm=ppo", ESTIMATOR + "returns"), "estimator=returns critic=null"),
     ],
 )
@@ -220,6 +255,45 @@ def test_arms_of_a_part_with_options_are_one_declared_difference(compose):
     treated["algorithm"]["loss_options"]["tau_negative"] = 3
     (reason,) = composed_refusals({"dapo": plain, arm: treated}, declared)
     assert "loss_options.tau_negative" in reason
+
+
+def test_a_technique_in_a_users_file_has_a_switch_a_name_and_its_sign_in_reports(compose):
+    arms = [
+        read_arm(name) for name in ("dapo", "dapo+wiring_parts.HALVED", "naive_grpo", "naive_grpo+wiring_parts.HALVED")
+    ]
+    assert [arm.name for arm in arms][1] == "dapo+wiring_parts.HALVED"
+    assert arms[1].values["algorithm.own_techniques"] == ["wiring_parts.HALVED"]
+    assert "algorithm.own_techniques" not in arms[0].values
+    design = Design("s", "dapo", tuple(arms[:2]))
+    assert design.declared == {"algorithm.own_techniques"}
+    found = [one for one in contrasts([arm.name for arm in arms], "dapo") if one.family == "added"]
+    assert [one.pair for one in found] == [(arms[1].name, "dapo"), (arms[3].name, "naive_grpo")]
+    assert contrast_name(found[0]) == "wiring_parts.HALVED (added to dapo)"
+    config = compose("algorithm.own_techniques=[wiring_parts.HALVED]")
+    assert arm_of(config) == "dapo+wiring_parts.HALVED"
+    assert [path for path, _ in sources(config)] == ["wiring_parts.HALVED"]
+    rows = [{"step": 1, "rollout/groups_mixed_frac": 0.05}]
+    (line,) = [text for text in idle_techniques(config.algorithm, rows) if "HALVED" in text]
+    assert "groups mixed" in line
+
+
+def test_a_technique_in_a_users_file_changes_advantages_or_what_carries_loss(compose):
+    halved = compose("algorithm.own_techniques=[wiring_parts.HALVED]", A + "advantage.scale_by_std=false").algorithm
+    plain = halved.model_copy(update={"own_techniques": ()})
+    groups = [group((True, 3), (False, 6), (False, 2), (True, 7))]
+    batch = token_batch(groups, loss_mask(plain)(groups), policy_version=0)
+    earned = [credit(algorithm)(batch, tokens_of(batch)).advantages for algorithm in (plain, halved)]
+    assert torch.equal(earned[1], torch.where(earned[0] > 0, earned[0] / 2, earned[0]))
+    assert (earned[0] > 0).any()
+    short = plain.model_copy(update={"own_techniques": ("wiring_parts.SHORT",)})
+    assert loss_mask(short)(groups).tolist() == [True] * 3 + [False] * 6 + [True] * 9  # wrong, and of six tokens
+
+
+@pytest.mark.parametrize("path", ["wiring_parts.halved", "wiring_parts.NOTHING", "nowhere.X"])
+def test_what_is_no_technique_is_refused_by_its_path(compose, path):
+    config = compose(f"algorithm.own_techniques=[{path}]")
+    with pytest.raises(ConfigError, match=rf"own_techniques.*{path.partition('.')[0]}"):
+        objective(config.algorithm, 8)
 
 
 SMALL = (

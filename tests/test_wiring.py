@@ -72,6 +72,7 @@ CHANGES = {
     "algorithm.techniques.token_level_loss": Change(False, "first gradient", keeps="accepted first"),
     "algorithm.techniques.soft_overlong_punishment": Change(False, "first gradient", keeps="accepted first"),
     "algorithm.techniques.overlong_filtering": Change(True, "first gradient", keeps="accepted first"),
+    "algorithm.own_techniques": Change(["wiring_parts.HALVED"], "first gradient", keeps="accepted first"),
     "algorithm.loss": Change("cispo", "weights", OFF_POLICY),
     "algorithm.loss_options": Change({"coefficient": 50.0}, "weights", {"algorithm": "kl_cov"} | OFF_POLICY),
     "algorithm.advantage.estimator": Change("leave_one_out", "first gradient"),

@@ -50,8 +50,8 @@ def benchmark_digest(benchmark: OpenBenchmark) -> str:
 
 def sources(config: Config) -> Iterator[tuple[str, str]]:
     """Each path of a function outside the package that the config names, with a digest of its module's file."""
-    named = (named_code(key, value) for key, value in flatten(config.model_dump()).items())
-    for path in dict.fromkeys(path for path in named if path and path.partition(".")[0] not in OWN):
+    named = [path for key, value in flatten(config.model_dump()).items() for path in named_code(key, value)]
+    for path in dict.fromkeys(path for path in named if path.partition(".")[0] not in OWN):
         if file := module_file(path):
             yield path, digest_of([file.read_bytes()])
 

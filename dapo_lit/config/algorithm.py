@@ -142,6 +142,8 @@ class Algorithm(Section):
     family: FolderName
     """Name of the run's folder: `dapo` to name it from its switches, else the algorithm's name."""
     techniques: Techniques
+    own_techniques: tuple[str, ...]
+    """Techniques of your own that are on: the records' paths, package.module.NAME (docs/new_loss.md)."""
     loss: str
     """`clip`, `reinforce`, `cispo`, `gspo`, `gmpo`, `clip_cov`, `kl_cov`, or package.module.function."""
     loss_options: dict[str, Any]

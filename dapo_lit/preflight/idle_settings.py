@@ -19,7 +19,7 @@ from dapo_lit.switches.parts import (
     LOSS,
     NO_PART,
     PENALTY,
-    check_rewards,
+    own_technique,
     part_of,
     parts_of,
     settings_met,
@@ -73,13 +73,12 @@ FIRST_STEPS = 5
 def idle_techniques(algorithm: Algorithm, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """A line for each technique that is on and had next to nothing to act on in these rows of metrics."""
     lines = []
-    for switch, technique in REGISTER.items():
-        if not getattr(algorithm.techniques, switch):
-            continue
+    on = {f"techniques.{t}": record for t, record in REGISTER.items() if getattr(algorithm.techniques, t)}
+    for switch, technique in (on | {path: own_technique(path) for path in algorithm.own_techniques}).items():
         acts, measured = technique.condition.judged(rows, on=True)
         if acts is False:
             lines.append(
-                f"techniques.{switch} had next to nothing to act on in steps {rows[0]['step']} to {rows[-1]['step']}: "
+                f"{switch} had next to nothing to act on in steps {rows[0]['step']} to {rows[-1]['step']}: "
                 f"{measured}. {technique.condition.lever}"
             )
     return lines
@@ -87,8 +86,8 @@ def idle_techniques(algorithm: Algorithm, rows: Sequence[Mapping[str, Any]]) -> 
 
 def check_switches(config: Config) -> Finding:
     """Lists the techniques that are on, with a warning for each setting that can have no effect."""
-    check_rewards(config)
     on = [switch for switch in REGISTER if getattr(config.algorithm.techniques, switch)]
+    on += [own_technique(path).label for path in config.algorithm.own_techniques]
     lines = idle_settings(config, objective(config.algorithm, config.task.max_response_tokens))
     found = f"; {len(lines)} to look at" if lines else ""
     return Finding((", ".join(on) or "all off") + found, tuple(lines))

@@ -11,17 +11,19 @@ from dataclasses import dataclass, field
 import yaml
 
 from dapo_lit.errors import suggestion
-from dapo_lit.techniques import DAPO, LADDER, NAIVE_GRPO, REGISTER
+from dapo_lit.techniques import DAPO, LADDER, NAIVE_GRPO, REGISTER, is_own
 
 Setting = bool | int | float | str
+OWN = "algorithm.own_techniques"
+"""The key of the techniques in files of the user's."""
 
 
 def switches(on: Iterable[str]) -> dict[str, bool]:
     """Every registered switch with its value.
 
-    Raises ValueError: a technique that is not registered.
+    Raises ValueError: a technique that is not registered, nor in a user's file.
     """
-    on = frozenset(on)
+    on = frozenset(technique for technique in on if not is_own(technique))
     if unknown := sorted(on - set(REGISTER)):
         raise ValueError(f"unknown: {', '.join(unknown)}; the switches are {', '.join(REGISTER)}")
     return {switch: switch in on for switch in REGISTER}
@@ -40,6 +42,8 @@ def arm_name(techniques: Mapping[str, bool], family: str = "dapo", preset: Mappi
     'grpo+clip_higher'
     >>> arm_name(switches(DAPO - {"clip_higher"}), "mine")
     'mine_dapo-clip_higher'
+    >>> arm_name(switches(DAPO) | {"my_file.LIGHT": True})
+    'dapo+my_file.LIGHT'
 
     Raises ValueError: an unknown switch.
     """
@@ -50,7 +54,8 @@ def arm_name(techniques: Mapping[str, bool], family: str = "dapo", preset: Mappi
         if not preset:
             return f"{family}_{arm_name(techniques)}"
         references = {family: [switch for switch, value in preset.items() if value]}
-    differing = {name: [t for t in REGISTER if (t in on) != (t in base)] for name, base in references.items()}
+    every = [*REGISTER, *sorted(filter(is_own, on))]
+    differing = {name: [t for t in every if (t in on) != (t in base)] for name, base in references.items()}
     nearest = min(differing, key=lambda name: len(differing[name]))
     return nearest + "".join(("+" if t in on else "-") + t for t in differing[nearest])
 
@@ -68,20 +73,26 @@ class Arm:
         return switches(self.on)
 
     @property
+    def own(self) -> list[str]:
+        """The techniques in files of the user's that are on."""
+        return sorted(filter(is_own, self.on))
+
+    @property
     def name(self) -> str:
         """The name of the switches and, behind @, every setting.
 
         >>> Arm(DAPO, {"algorithm.clip.high": 0.5}).name
         'dapo@clip.high=0.5'
         """
-        return arm_name(self.techniques) + "".join(
+        return arm_name(self.techniques | dict.fromkeys(self.own, True)) + "".join(
             f"@{key.removeprefix('algorithm.')}={_plain(self.settings[key])}" for key in sorted(self.settings)
         )
 
     @property
-    def values(self) -> dict[str, Setting]:
+    def values(self) -> dict[str, Setting | list[str]]:
         """Every config key that the arm sets, all switches included."""
-        return {**{f"algorithm.techniques.{t}": on for t, on in self.techniques.items()}, **self.settings}
+        own: dict[str, Setting | list[str]] = {OWN: self.own} if self.own else {}
+        return {**{f"algorithm.techniques.{t}": on for t, on in self.techniques.items()}, **own, **self.settings}
 
 
 def _plain(value: Setting) -> str:
@@ -106,7 +117,8 @@ class Design:
     def declared(self) -> frozenset[str]:
         """The config keys in which the arms may differ."""
         varying = frozenset.union(*(arm.on for arm in self.arms)) - frozenset.intersection(*(a.on for a in self.arms))
-        return frozenset(f"algorithm.techniques.{t}" for t in varying).union(*(arm.settings for arm in self.arms))
+        keys = (OWN if is_own(t) else f"algorithm.techniques.{t}" for t in varying)
+        return frozenset(keys).union(*(arm.settings for arm in self.arms))
 
 
 def ladder() -> tuple[Arm, ...]:
@@ -174,7 +186,7 @@ def read_arm(name: str) -> Arm:
     on = set(references[reference])
     for change in vector[len(reference) :].replace("+", " +").replace("-", " -").split():
         technique = change.lstrip("+-")
-        if technique not in REGISTER or change[0] not in "+-":
+        if not (technique in REGISTER or is_own(technique)) or change[0] not in "+-":
             hint = suggestion(technique, REGISTER)
             raise ValueError(f"{name!r} is not an arm: {technique} is not a technique; {hint}")
         (on.add if change[0] == "+" else on.discard)(technique)
@@ -183,7 +195,7 @@ def read_arm(name: str) -> Arm:
         raise ValueError(f"{name!r} sets {twice[0]} twice")
     arm = Arm(frozenset(on), dict(given))
     # Of the switches there is one spelling: another one is a slip, such as a technique that is on already.
-    if arm_name(arm.techniques) != vector:
+    if arm.name.partition("@")[0] != vector:
         raise ValueError(f"{name!r}: this arm's one name is {arm.name!r}")
     return arm
 
@@ -206,9 +218,11 @@ def in_order(names: Iterable[str], registered: Iterable[str] = ()) -> list[str]:
 
 
 def settings_of(name: str) -> frozenset[str]:
-    """The config keys that an arm's name sets; none where it is the name of another algorithm's run."""
+    """The config keys that an arm's name sets besides the switches; none where it is the name of another algorithm's
+    run."""
     try:
-        return frozenset(read_arm(name).settings)
+        arm = read_arm(name)
+        return frozenset([*arm.settings, *([OWN] if arm.own else [])])
     except ValueError:
         return frozenset()
 

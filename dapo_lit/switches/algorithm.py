@@ -32,10 +32,11 @@ from dapo_lit.switches.parts import (
     Part,
     check_needs,
     interval,
+    own_techniques,
     parameters,
     part_of,
 )
-from dapo_lit.switches.trials import check_loss, check_part
+from dapo_lit.switches.trials import check_change, check_loss, check_part
 
 
 def credit(algorithm: Algorithm) -> Callable[[TokenBatch, TokenData], TokenData]:
@@ -44,6 +45,9 @@ def credit(algorithm: Algorithm) -> Callable[[TokenBatch, TokenData], TokenData]
     beta = kl.beta if kl.where == "reward" else 0.0
     estimator = part_of(ESTIMATOR, algorithm)
     check_part(estimator)
+    changes = [own.advantages for own in own_techniques(algorithm) if own.advantages]
+    for change in changes:
+        check_change(change)
 
     def assign(batch: TokenBatch, tokens: TokenData) -> TokenData:
         lengths, penalty, returns = batch.response_lengths, None, None
@@ -61,6 +65,8 @@ def credit(algorithm: Algorithm) -> Callable[[TokenBatch, TokenData], TokenData]
             advantages, returns = found if isinstance(found, tuple) else (found, None)
         else:
             advantages = _by_group(estimator.function, rewards, batch)
+        for change in changes:
+            advantages = change(advantages, batch.completion_of_token)
         if settings.whiten:
             # Over tokens that carry loss, of all ranks: batch statistics of a rank would depend on their number.
             advantages = whiten(advantages, tokens.loss_mask)
@@ -181,12 +187,19 @@ def correction(algorithm: Algorithm) -> Callable[[Tensor, Tensor, Tensor], Tenso
 def loss_mask(algorithm: Algorithm) -> Callable[[Sequence[Group]], Tensor]:
     """Groups -> [N] bool, True for each response token that carries loss."""
 
+    rules = [own.keeps for own in own_techniques(algorithm) if own.keeps]
+
     def mask(groups: Sequence[Group]) -> Tensor:
         completions = [c for group in groups for c in group.completions]
         truncated = torch.tensor([c.truncated for c in completions], device="cpu")
         kept = torch.ones_like(truncated)
         if algorithm.techniques.overlong_filtering:  # DAPO 3.4 overlong filtering
             kept = overlong_filtering(truncated)
+        if rules:
+            lengths = torch.tensor([c.num_tokens for c in completions], device="cpu")
+            correct = torch.tensor([c.correct for c in completions], device="cpu")
+        for keeps in rules:
+            kept = kept & keeps(lengths, truncated, correct)
         return kept.repeat_interleave(torch.tensor([c.num_tokens for c in completions], device="cpu"))
 
     return mask

@@ -22,6 +22,7 @@ from dapo_lit.objective.correction import CORRECTIONS
 from dapo_lit.objective.covariance import LOSSES
 from dapo_lit.objective.needs import Needs, needs_of
 from dapo_lit.objective.shaping import PENALTIES
+from dapo_lit.techniques import Technique
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,36 @@ def slot_of(path: str) -> Slot:
     raise ConfigError(f"{path}: its first parameters say what it is, and it takes ({', '.join(names)}). {forms}")
 
 
+def is_technique(path: str) -> bool:
+    """True if the path leads to a technique's record, not to a function."""
+    try:
+        return isinstance(named_object(path), Technique)
+    except NamedError:
+        return False
+
+
+def own_technique(path: str) -> Technique:
+    """The record of a technique in a file of the user's.
+
+    Raises ConfigError: there is none, or it does nothing.
+    """
+    try:
+        record = named_object(path)
+    except NamedError as error:
+        raise ConfigError(f"algorithm.own_techniques: {error}") from error
+    if not isinstance(record, Technique) or not (record.advantages or record.keeps):
+        raise ConfigError(
+            f"algorithm.own_techniques: {path} is no dapo_lit.techniques.Technique with a function, `advantages` or "
+            "`keeps`"
+        )
+    return record
+
+
+def own_techniques(algorithm: Algorithm) -> list[Technique]:
+    """The records of the user's techniques that are on."""
+    return [own_technique(path) for path in algorithm.own_techniques]
+
+
 def parameters(
     slot: Slot, name: str, function: Callable[..., Any]
 ) -> tuple[tuple[str, ...], dict[str, inspect.Parameter]]:
@@ -248,6 +279,12 @@ def check_needs(algorithm: Algorithm) -> None:
             if wants_critic
             else f"{estimator} reads no critic: set algorithm.critic=null, or an estimator that does, such as gae"
         )
+
+
+def check_algorithm(config: Config) -> None:
+    """Raises ConfigError where a part of the algorithm needs what the run does not have."""
+    check_needs(config.algorithm)
+    check_rewards(config)
 
 
 def check_rewards(config: Config) -> None:

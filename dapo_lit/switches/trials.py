@@ -1,5 +1,6 @@
 """Tries out the parts of an algorithm on a few numbers, so that a mistake shows before anything is spent."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -46,6 +47,20 @@ def check_part(part: Part) -> None:
         raise ConfigError(f"{setting}: it must return a tensor {wanted} for {wanted}; it returned {shape}")
     if not values.isfinite().all():
         raise ConfigError(f"{setting}: it returned {values.flatten().tolist()}; every number must be finite")
+
+
+def check_change(change: Callable[..., Any]) -> None:
+    """Raises ConfigError for a technique of the user's whose `advantages` fails or gives something else."""
+    advantages, name = torch.tensor([1.0, 1.0, -1.0], device="cpu"), f"{change.__module__}.{change.__qualname__}"
+    try:
+        got: Any = change(advantages, torch.tensor([0, 0, 1], device="cpu"))
+    except Exception as error:
+        raise ConfigError(f"algorithm.own_techniques: {name} fails on a small batch: {described(error)}") from error
+    if not isinstance(got, Tensor) or got.shape != advantages.shape or not got.isfinite().all():
+        raise ConfigError(
+            f"algorithm.own_techniques: {name} must return an advantage for each token, (3,) for 3 and finite; it "
+            f"returned {got}"
+        )
 
 
 def check_loss(loss: PolicyLoss, bounds: Bounds, name: str, whole_minibatch: bool) -> None:
