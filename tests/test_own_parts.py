@@ -236,6 +236,18 @@ def test_the_file_of_every_part_is_in_the_identity_of_a_run_and_needs_the_users_
     assert {A + key for key in named} <= set(CODE)
 
 
+def test_a_file_that_the_part_imports_from_its_folder_is_in_the_identity_too(compose, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "with_helper.py").write_text("import helper_of_it\nimport torch\ndef f(rewards): return rewards\n")
+    helper = tmp_path / "helper_of_it.py"
+    config = compose(ESTIMATOR + "with_helper.f")
+    digests = []
+    for text in ("scale = 1\n", "scale = 2\n"):
+        helper.write_text(text)
+        digests += [digest for _, digest in sources(config)]
+    assert len(set(digests)) == 2
+
+
 def test_the_slot_of_a_function_is_told_by_its_first_parameters():
     assert slot_of(OWN + "half").key == "overlong.punish"
     assert slot_of(OWN + "by_completion").key == "correction.kind"

@@ -87,13 +87,13 @@ class Correction(Section):
     """Token weights that correct for the gap between the engine's distribution and pi_old."""
 
     kind: str
-    """`none`: no weights, `tis`: truncated importance sampling, `sequence_mask`: masked completions, `icepop`: masked
-    tokens, or package.module.function; needs old_logprobs=recompute."""
+    """`none`; `tis`, `icepop`, `sequence_mask` or another of the table in docs/mismatch.md; or package.module.function.
+    All but `none` need old_logprobs=recompute."""
     options: dict[str, Any]
     """Further arguments of a correction of your own."""
     band: Band | None
-    """`tis`: largest weight of a token, the upper end; `sequence_mask`: completions, `icepop`: tokens whose ratio lies
-    outside carry no loss. null: that of the source, [0, 2], [0, 2] or [0.5, 5]."""
+    """Bounds of the ratio: of the weight where it is one (`tis` has the upper one only), else of what carries loss.
+    null: those of the kind's source."""
 
 
 class Optimizer(Section):
