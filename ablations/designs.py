@@ -5,23 +5,25 @@ is computed from these (`arm_name`, `Arm.name`): two arms that differ never shar
 """
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import yaml
 
 from ablations.errors import suggestion
-from ablations.techniques import DAPO, LADDER, NAIVE_GRPO, REGISTER
+from ablations.techniques import DAPO, LADDER, NAIVE_GRPO, REGISTER, is_own
 
 Setting = bool | int | float | str
+OWN = "algorithm.own_techniques"
+"""The key of the techniques in files of the user's."""
 
 
 def switches(on: Iterable[str]) -> dict[str, bool]:
     """Every registered switch with its value.
 
-    Raises ValueError: a technique that is not registered.
+    Raises ValueError: a technique that is not registered, nor in a user's file.
     """
-    on = frozenset(on)
+    on = frozenset(technique for technique in on if not is_own(technique))
     if unknown := sorted(on - set(REGISTER)):
         raise ValueError(f"unknown: {', '.join(unknown)}; the switches are {', '.join(REGISTER)}")
     return {switch: switch in on for switch in REGISTER}
@@ -40,6 +42,8 @@ def arm_name(techniques: Mapping[str, bool], family: str = "dapo", preset: Mappi
     'grpo+clip_higher'
     >>> arm_name(switches(DAPO - {"clip_higher"}), "mine")
     'mine_dapo-clip_higher'
+    >>> arm_name(switches(DAPO) | {"my_file.LIGHT": True})
+    'dapo+my_file.LIGHT'
 
     Raises ValueError: an unknown switch.
     """
@@ -50,7 +54,8 @@ def arm_name(techniques: Mapping[str, bool], family: str = "dapo", preset: Mappi
         if not preset:
             return f"{family}_{arm_name(techniques)}"
         references = {family: [switch for switch, value in preset.items() if value]}
-    differing = {name: [t for t in REGISTER if (t in on) != (t in base)] for name, base in references.items()}
+    every = [*REGISTER, *sorted(filter(is_own, on))]
+    differing = {name: [t for t in every if (t in on) != (t in base)] for name, base in references.items()}
     nearest = min(differing, key=lambda name: len(differing[name]))
     return nearest + "".join(("+" if t in on else "-") + t for t in differing[nearest])
 
@@ -68,20 +73,26 @@ class Arm:
         return switches(self.on)
 
     @property
+    def own(self) -> list[str]:
+        """The techniques in files of the user's that are on."""
+        return sorted(filter(is_own, self.on))
+
+    @property
     def name(self) -> str:
         """The name of the switches and, behind @, every setting.
 
         >>> Arm(DAPO, {"algorithm.clip.high": 0.5}).name
         'dapo@clip.high=0.5'
         """
-        return arm_name(self.techniques) + "".join(
+        return arm_name(self.techniques | dict.fromkeys(self.own, True)) + "".join(
             f"@{key.removeprefix('algorithm.')}={_plain(self.settings[key])}" for key in sorted(self.settings)
         )
 
     @property
-    def values(self) -> dict[str, Setting]:
+    def values(self) -> dict[str, Setting | list[str]]:
         """Every config key that the arm sets, all switches included."""
-        return {**{f"algorithm.techniques.{t}": on for t, on in self.techniques.items()}, **self.settings}
+        own: dict[str, Setting | list[str]] = {OWN: self.own} if self.own else {}
+        return {**{f"algorithm.techniques.{t}": on for t, on in self.techniques.items()}, **own, **self.settings}
 
 
 def _plain(value: Setting) -> str:
@@ -106,7 +117,8 @@ class Design:
     def declared(self) -> frozenset[str]:
         """The config keys in which the arms may differ."""
         varying = frozenset.union(*(arm.on for arm in self.arms)) - frozenset.intersection(*(a.on for a in self.arms))
-        return frozenset(f"algorithm.techniques.{t}" for t in varying).union(*(arm.settings for arm in self.arms))
+        keys = (OWN if is_own(t) else f"algorithm.techniques.{t}" for t in varying)
+        return frozenset(keys).union(*(arm.settings for arm in self.arms))
 
 
 def ladder() -> tuple[Arm, ...]:
@@ -157,10 +169,12 @@ OUTSIDE = ("rollout.", "reward.", "policy.", "task.", "trainer.", "evaluation.",
 
 
 def read_arm(name: str) -> Arm:
-    """The arm of a name as `Arm.name` writes it.
+    """The arm of a name as `Arm.name` writes it, but with its settings in any order and spelling.
 
-    >>> read_arm("dapo-clip_higher@optimizer.lr=0.0003").settings
-    {'algorithm.optimizer.lr': 0.0003}
+    >>> read_arm("dapo-clip_higher@optimizer.lr=3e-4").name
+    'dapo-clip_higher@optimizer.lr=0.0003'
+    >>> read_arm("dapo@loss_options={width: 0.2}@loss=mine.soft_clip").name
+    'dapo@loss=mine.soft_clip@loss_options.width=0.2'
 
     Raises ValueError: not the name of an arm, with what is wrong and how it is written.
     """
@@ -172,12 +186,16 @@ def read_arm(name: str) -> Arm:
     on = set(references[reference])
     for change in vector[len(reference) :].replace("+", " +").replace("-", " -").split():
         technique = change.lstrip("+-")
-        if technique not in REGISTER or change[0] not in "+-":
+        if not (technique in REGISTER or is_own(technique)) or change[0] not in "+-":
             hint = suggestion(technique, REGISTER)
             raise ValueError(f"{name!r} is not an arm: {technique} is not a technique; {hint}")
         (on.add if change[0] == "+" else on.discard)(technique)
-    arm = Arm(frozenset(on), dict(_setting(name, text) for text in settings))
-    if arm.name != name:
+    given = [pair for text in settings for pair in _setting(name, text)]
+    if twice := [key for place, (key, _) in enumerate(given) if key in dict(given[:place])]:
+        raise ValueError(f"{name!r} sets {twice[0]} twice")
+    arm = Arm(frozenset(on), dict(given))
+    # Of the switches there is one spelling: another one is a slip, such as a technique that is on already.
+    if arm.name.partition("@")[0] != vector:
         raise ValueError(f"{name!r}: this arm's one name is {arm.name!r}")
     return arm
 
@@ -200,20 +218,42 @@ def in_order(names: Iterable[str], registered: Iterable[str] = ()) -> list[str]:
 
 
 def settings_of(name: str) -> frozenset[str]:
-    """The config keys that an arm's name sets; none where it is the name of another algorithm's run."""
+    """The config keys that an arm's name sets besides the switches; none where it is the name of another algorithm's
+    run."""
     try:
-        return frozenset(read_arm(name).settings)
+        arm = read_arm(name)
+        return frozenset([*arm.settings, *([OWN] if arm.own else [])])
     except ValueError:
         return frozenset()
 
 
-def _setting(name: str, text: str) -> tuple[str, Setting]:
+def arm_in_words(name: str) -> str:
+    """The name of an arm, or its settings, with the options of a part as words.
+
+    >>> arm_in_words("dapo@loss=mine.soft_clip@loss_options.width=0.2")
+    'dapo@loss=mine.soft_clip with width 0.2'
+    """
+    settings = name.split("@")
+    options = [text for text in settings if "options." in text.partition("=")[0]]
+    words = [f"{key.rpartition('.')[2]} {value}" for key, _, value in (text.partition("=") for text in options)]
+    plain = "@".join(text for text in settings if text not in options)
+    return f"{plain} with {' and '.join(words)}" if words else plain
+
+
+def _setting(name: str, text: str) -> Iterator[tuple[str, Setting]]:
+    """The keys and values of one setting: several of a mapping."""
     key, equals, value = text.partition("=")
     if not equals:
         raise ValueError(f"{name!r} is not an arm: @{text} has no value; a setting is written @clip.high=0.5")
+    key = key if key.startswith(OUTSIDE) else f"algorithm.{key}"
     # YAML 1.1 reads 1e-4 as text.
     try:
-        read: Setting = int(value) if value.lstrip("-").isdigit() else float(value)
+        yield key, int(value) if value.lstrip("-").isdigit() else float(value)
+        return
     except ValueError:
         read = yaml.safe_load(value)
-    return (key if key.startswith(OUTSIDE) else f"algorithm.{key}"), read
+    if isinstance(read, Mapping):
+        for inner, part in read.items():
+            yield f"{key}.{inner}", part
+    else:
+        yield key, read

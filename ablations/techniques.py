@@ -140,6 +140,11 @@ class Technique:
     """The argument of the loss through which it acts, and what that argument is."""
     settings: tuple[OwnSetting, ...] = ()
     caution: Caution | None = None
+    advantages: Callable[..., Any] | None = None
+    """Of a technique in a user's file: (advantages [N], completions [N]) -> what becomes of the advantages [N]."""
+    keeps: Callable[..., Any] | None = None
+    """Of a technique in a user's file: (lengths [B], truncated [B], correct [B]) -> [B] bool, which completions carry
+    loss."""
 
     @property
     def description(self) -> str:
@@ -147,12 +152,19 @@ class Technique:
         return f"{', '.join(filter(None, (self.section, self.equation)))}: {self.on}; off: {self.off}."
 
 
+def is_own(technique: str) -> bool:
+    """True for one in a user's file, which is named by its path."""
+    return "." in technique
+
+
+CODE = ("idle", "advantages", "keeps")
+"""Fields of a Technique that are code."""
 FILE = Path(__file__).with_name("techniques.json")
 
 
 def read_techniques(text: str) -> list[Technique]:
-    """The records of techniques.json: every field of a Technique but `idle`, which is code and asks for settings that
-    a log does not have."""
+    """The records of techniques.json: every field of a Technique but those of CODE, which ask for settings and tensors
+    that a log does not have."""
     return [
         Technique(
             **row
@@ -169,7 +181,7 @@ def read_techniques(text: str) -> list[Technique]:
 
 def techniques_text(techniques: Iterable[Technique]) -> str:
     """What `read_techniques` reads."""
-    rows = [{key: value for key, value in asdict(each).items() if key != "idle"} for each in techniques]
+    rows = [{key: value for key, value in asdict(each).items() if key not in CODE} for each in techniques]
     return json.dumps(rows, indent=1) + "\n"
 
 

@@ -1,6 +1,7 @@
-"""Ablates a technique on a model and problems of your own, in one command.
+"""Ablates a technique, or a part of your own, in one command.
 
     python -m dapo_lit.ablate clip_higher --model models/my_model --data problems.csv [--reward math] [key=value ...]
+    python -m dapo_lit.ablate my_file.maxrl --option scale=0.5 [--on dapo-soft_overlong_punishment] [key=value ...]
     python -m dapo_lit.ablate all --model models/my_model --data problems.csv --budget 2h
 
 Finds the columns and proposes a prompt, makes the checks that every training makes, and trains a few steps without the
@@ -10,7 +11,9 @@ pair by pair, until the difference is decided. On a terminal it asks before it s
 --plan: it stops there). Again, the same command continues. Every other key of a training may follow, such as
 task.max_response_tokens=64, task.eval_path=test.csv, budget.steps=20. `all` asks which technique matters: a few steps
 of DAPO say what a run takes, and the budget decides between all combinations of the techniques, half of them, and one
-technique at a time.
+technique at a time. A part of your own is a function in a file of yours: a loss, an estimator of advantages, a penalty
+or a correction (docs/new_loss.md). The study compares the arm `--on` with and without it. Without --model and --data it
+trains the package's policy on sums, in the regime where the techniques act (conf/regime/joint.yaml).
 """
 
 import argparse
@@ -26,7 +29,7 @@ from typing import Any, TextIO
 
 from ablations.arguments import CommandParser, add_json
 from ablations.command_text import command, setting
-from ablations.designs import Arm
+from ablations.designs import Arm, read_arm
 from ablations.errors import UserError, suggestion
 from ablations.files.layout import ROLLOUTS
 from ablations.files.metrics_file import read_metrics
@@ -53,17 +56,30 @@ EPOCHS = (2, 4, 8)
 def parse_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """The command line, and the keys of a training on it."""
     parser = CommandParser(prog="python -m dapo_lit.ablate", description=__doc__)
-    parser.add_argument("technique", help=f"{', '.join(REGISTER)}, or {ALL}")
-    parser.add_argument("--model", required=True, help="a folder or a hub id")
-    parser.add_argument("--data", required=True, help="problems and answers: JSONL, CSV, Parquet, a folder or a hub id")
+    parser.add_argument("technique", help=f"{', '.join(REGISTER)}, {ALL}, or a function of yours: module.function")
+    parser.add_argument(
+        "--option", action="append", default=[], help="name=value: an option of your function; repeatable"
+    )
+    parser.add_argument("--on", default="dapo", help="the arm that your function is added to, such as naive_grpo")
+    parser.add_argument("--model", help="a folder or a hub id")
+    parser.add_argument("--data", help="problems and answers: JSONL, CSV, Parquet, a folder or a hub id")
     parser.add_argument("--reward", help="a rule of conf/reward (math, number, ...), or a function: module.function")
     parser.add_argument("--budget", help="of `all`: 90m, 2h, or minutes; default: half of the combinations, six seeds")
     parser.add_argument("--plan", action="store_true", help="say what a study takes and can show, and stop")
     parser.add_argument("--yes", action="store_true", help="start it without a question")
     add_json(parser)
     options, own = parser.parse_known_args(arguments)
-    if options.technique not in (*REGISTER, ALL):
+    own_part = "." in options.technique
+    if options.technique not in (*REGISTER, ALL) and not own_part:
         parser.error(f"{options.technique}: no such technique; {suggestion(options.technique, [*REGISTER, ALL])}")
+    if not own_part and (options.option or options.on != "dapo"):
+        parser.error(f"--option and --on go with a function of yours; {options.technique} is a technique")
+    if (options.model is None) != (options.data is None) or (options.model is None and not own_part):
+        parser.error(f"{'--data' if options.model else '--model'} is needed: a model of yours and problems for it")
+    if options.reward and options.data is None:
+        parser.error("--reward goes with --model and --data")
+    if wrong := [given for given in options.option if not re.match(r"\w+=.", given)]:
+        parser.error(f"--option {wrong[0]}: not name=value")
     if options.budget is not None and options.technique != ALL:
         parser.error(f"--budget chooses the design of `ablate {ALL}`; for one technique: study.max_pairs=16")
     if options.budget is not None and minutes(options.budget) is None:
@@ -110,6 +126,62 @@ def ablate(options: argparse.Namespace, own: list[str], typed: str, planned: lis
     raise UserError(
         f"{reason}\nNor with {EPOCHS[-1]} times the epochs; a higher algorithm.optimizer.lr moves ratios too."
     )
+
+
+def ablate_part(options: argparse.Namespace, own: list[str], planned: list[dict[str, Any]]) -> list[str]:
+    """Like `ablate`, for a function in a file of the user's: it is added to the arm `--on`.
+
+    Raises UserError: the function cannot be used, or needs what the run does not have.
+    """
+    from dapo_lit.switches.parts import check_algorithm, is_technique, own_technique, slot_of
+
+    check_overrides(own)
+    path, name = options.technique, options.technique.rpartition(".")[2]
+    record = own_technique(path) if is_technique(path) else None
+    try:
+        reference = read_arm(options.on)
+        if record:
+            treated, kind = Arm(reference.on | {path}, reference.settings), "added to"
+        else:
+            slot = slot_of(path)
+            given = "".join(f"@{slot.options}.{option}" for option in options.option)
+            treated, kind = read_arm(f"{options.on}@{slot.key}={path}{given}"), f"as algorithm.{slot.key} of"
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    if record and options.option:
+        raise UserError(f"--option {options.option[0]}: {path} is a technique, and has no options")
+    print(f"{name}: {kind} {reference.name}, with and without it", flush=True)
+    if options.data is None:
+        named = {key.split("=")[0] for key in own}
+        defaults = {"study_name": f"ablate_{name}", "study.until": "decided"}
+        filled = [setting(key, value) for key, value in defaults.items() if key not in named]
+        base = ["+experiment=dapo", "+regime=joint", *filled, *own]
+    else:
+        base = ["+experiment=hf", *proposed(options, own), *own]
+    settings = [
+        *base, "+study=leave_one_out", f"study.name=ablate_{name}",
+        setting("study.arms", [reference.name, treated.name]), setting("study.reference", reference.name),
+    ]  # fmt: skip
+    config = compose(*settings, f"study.arm='{reference.name}'")
+    check_code(config)
+    # Before the probe, which trains the arm without it.
+    check_algorithm(compose(*settings, f"study.arm='{treated.name}'"))
+    rows, _ = probed(config, settings, reference.name, 1, name)
+    if record:
+        acts, amount = record.condition.judged(rows, on=False)
+        print(f"  {amount}", flush=True)
+        if acts is False:
+            raise UserError(
+                f"{record.label} would have next to nothing to act on, so no study is run.\n{record.condition.lever}"
+            )
+    estimate = estimated(config, rows)
+    print("\n".join(cost(estimate)), flush=True)
+    study = ["-m", *settings, "preflight=false"]
+    if options.json == "true":
+        planned.append({"schema": SCHEMA, "technique": path, "study_name": config.study_name,
+                        "command": command("train", *study), **estimate})  # fmt: skip
+        return []
+    return to_start(options, study)
 
 
 def minutes(text: str) -> float | None:
@@ -208,7 +280,8 @@ def proposed(options: argparse.Namespace, own: Sequence[str]) -> list[str]:
     reward = options.reward or propose_reward(problem.answer for problem in problems)
     is_rule = (config_folder() / "reward" / f"{reward}.yaml").is_file()
     given.append(f"reward={reward}" if is_rule else f"reward.function={reward}")
-    defaults = {"task.label": label, "study_name": f"ablate_{options.technique}_{label}", "study.until": "decided"}
+    name = options.technique.rpartition(".")[2]
+    defaults = {"task.label": label, "study_name": f"ablate_{name}_{label}", "study.until": "decided"}
     if "task.eval_path" not in named:
         defaults["study.metric"] = "rollout/accuracy"
     given += [setting(key, value) for key, value in defaults.items() if key not in named]
@@ -408,6 +481,8 @@ def main(arguments: Sequence[str]) -> int:
     with redirect_stdout(sys.stderr) if options.json == "true" else nullcontext():
         if options.technique == ALL:
             code = exit_code_of(lambda: study.extend(ablate_all(options, own, planned)))
+        elif options.technique not in REGISTER:
+            code = exit_code_of(lambda: study.extend(ablate_part(options, own, planned)))
         else:
             code = exit_code_of(lambda: study.extend(ablate(options, own, typed, planned)))
     if code:

@@ -61,24 +61,31 @@ def described(error: BaseException) -> str:
     return f"{type(error).__name__}{': ' if text else ''}{text}{place}"
 
 
-CODE = ("reward.function", "algorithm.loss", "turns.environment")
+CODE = (
+    "reward.function", "turns.environment", "algorithm.loss", "algorithm.advantage.estimator",
+    "algorithm.overlong.punish", "algorithm.correction.kind", "algorithm.own_techniques",
+)  # fmt: skip
 """Keys whose value names code if there is a dot in it."""
 
 
-def named_code(key: str, value: object) -> str | None:
-    """The dotted path of the code that a setting names, which needs the user's own word (SECURITY.md); None: no code.
+def named_code(key: str, value: object) -> tuple[str, ...]:
+    """The dotted paths of the code that a setting names, which need the user's own word (SECURITY.md).
 
     >>> named_code("reward.weights.my_rewards.short", 0.5), named_code("algorithm.loss", "clip")
-    ('my_rewards.short', None)
+    (('my_rewards.short',), ())
     """
-    weighed = key.removeprefix("reward.weights.")
-    path = weighed if weighed != key else str(value) if key in CODE else ""
-    return path if "." in path else None
+    if key.startswith("reward.weights."):
+        paths = [key.removeprefix("reward.weights.")]
+    else:
+        given = value if isinstance(value, (list, tuple)) else [value]
+        paths = [str(one) for one in given] if key in CODE else []
+    return tuple(path for path in paths if "." in path)
 
 
 def named_in(settings: Mapping[str, Any]) -> set[str]:
     """The words of settings that a user typed, code among them: texts, and the keys of mappings like reward.weights."""
-    return {str(word) for value in settings.values() for word in (value if isinstance(value, Mapping) else [value])}
+    several = (Mapping, list, tuple)
+    return {str(word) for value in settings.values() for word in (value if isinstance(value, several) else [value])}
 
 
 def check_given(path: str) -> None:

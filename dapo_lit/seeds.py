@@ -30,7 +30,7 @@ Problems of a generated task (tasks/): `named_generator`
     the task, training or held out; not on a seed: all runs share them. A hash of the text decides which are held out.
 The order of groups on a replay's page (dapo_lit_tools/replays/page.py): `minibatch_seed`, that of the run.
 Random directions of a replay's page (sketch.py of the tools): DIRECTIONS. Tokens that try a model's attention
-(preflight/policy.py) or a loss of your own (switches/custom_loss.py): PROBE. Sign flips of a study's tests: SIGN_FLIPS
+(preflight/policy.py) or a loss of your own (switches/trials.py): PROBE. Sign flips of a study's tests: SIGN_FLIPS
 (ablations/compare/__init__.py)
     constants: the same runs give the same report.
 

@@ -23,6 +23,11 @@ def may_be_stale(get: Lookup) -> str:
     return "algorithm.dynamic_sampling.on_exhausted=replay" if exhausted == "replay" else ""
 
 
+def is_own(technique: str) -> bool:
+    """True for one in a user's file, which is named by its path."""
+    return "." in technique
+
+
 UNCLIPPED = ("reinforce", "kl_cov")
 """Built-in losses without an upper bound of the ratio (switches/algorithm.py)."""
 

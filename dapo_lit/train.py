@@ -133,8 +133,8 @@ def checked_early(config: Config) -> None:
     check_files(config.task)
 
 
-def check_study(configs: Iterable[Config]) -> None:
-    """Tries out the first cell of a study that is not done yet.
+def check_study(configs: Iterable[Config], arms: Iterable[Config] = ()) -> None:
+    """Tries out the first cell of a study that is not done yet, after the algorithm of each arm.
 
     Raises ConfigError, DataError, OSError: with what to do.
     """
@@ -145,8 +145,11 @@ def check_study(configs: Iterable[Config]) -> None:
     from dapo_lit.cli.study_plan import check_base, packed_cell
     from dapo_lit.preflight.training import check_run
     from dapo_lit.runs.run_folder import is_done, run_path
+    from dapo_lit.switches.parts import check_algorithm
 
     silence_libraries()
+    for config in arms:
+        check_algorithm(config)
     for config in configs:
         arm = arm_of(config)
         if not is_done(config, arm) and not packed_cell(config, arm):
@@ -173,7 +176,9 @@ def run_study(study: Sweep, run: Callable[[Config, list[str]], None] = train) ->
 
     if len(study.cells) > 1 and (study.config.preflight or study.config.fork):
         configs = (compose_run(study.composed(cell), Config) for cell in study.cells)
-        if code := in_child(lambda: exit_code_of(lambda: check_study(configs))):
+        firsts = {cell.arm: cell for cell in reversed(study.cells)}
+        arms = (compose_run(study.composed(cell), Config) for cell in firsts.values())
+        if code := in_child(lambda: exit_code_of(lambda: check_study(configs, arms))):
             return code
     if code := exit_code_of(study.register):
         return code

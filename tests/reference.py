@@ -159,8 +159,16 @@ def correction_weights(old: Tensor, engine: Tensor, there: Tensor, s: Settings) 
     rho = torch.exp(old - engine)
     if s.correction == "tis":  # Yao et al. 2025
         return rho.clamp(max=high)
-    if s.correction == "sequence_mask":  # Liu et al. 2025: the product over the completion, or nothing
-        rho = torch.exp(((old - engine) * there).sum(1, keepdim=True)).expand_as(old)
+    assert s.correction is not None
+    total = ((old - engine) * there).sum(1, keepdim=True)
+    if "sequence" in s.correction:  # Liu et al. 2025: the product over the completion, or nothing
+        rho = torch.exp(total).expand_as(old)
+    if "geometric" in s.correction:
+        rho = torch.exp(total / there.sum(1, keepdim=True)).expand_as(old)
+    if s.correction.startswith("weigh_") and "mask" not in s.correction:
+        return rho.clamp(low, high)
+    if s.correction.startswith("mask_"):
+        return ((rho >= low) & (rho <= high)).to(old)
     return torch.where((rho >= low) & (rho <= high), rho, 0.0)  # IcePop: the token's ratio, or nothing
 
 

@@ -7,7 +7,8 @@ import pytest
 from command_line import SMALL, run_cli
 
 from ablations.compare.advice import advice
-from dapo_lit.switches.algorithm import BUILT_IN_LOSSES
+from dapo_lit.objective.covariance import LOSSES
+from dapo_lit.objective.needs import needs_of
 
 TRL = Path(__file__).with_name("ablations") / "trl_logs"
 
@@ -52,9 +53,9 @@ def test_a_log_of_another_trainer_is_measured_and_its_switches_are_unknown(tmp_p
 
 def test_clip_higher_cannot_act_in_a_loss_without_an_upper_bound():
     clipped = [{"step": 1, "clip/high_frac_last_epoch": 0.5, "clip/symmetric_high_frac_last_epoch": 0.5}]
-    for loss, built_in in BUILT_IN_LOSSES.items():
+    for loss, function in LOSSES.items():
         answer = advice("clip_higher", clipped, {"loss": loss, "techniques.clip_higher": True}, ())
-        assert answer.acts is ("clip_high" in built_in.bounds), loss
+        assert answer.acts is ("clip_high" in needs_of(function).reads), loss
         assert answer.acts or answer.amount == f"loss={loss} has no upper bound"
 
 

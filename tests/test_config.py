@@ -130,8 +130,6 @@ def test_every_choice_of_every_group_composes(compose, override):
         ),
         (["algorithm.optimizer.betas=[1.0,0.999]"], "algorithm.optimizer.betas.0"),
         (["algorithm.clip.high=28"], "algorithm.clip.high"),
-        (["algorithm=ppo", "algorithm.critic=null"], "critic"),
-        (["algorithm.advantage.estimator=gae"], "estimator"),
         (
             ["algorithm=ppo", "algorithm.samples_per_prompt=1", "algorithm.techniques.dynamic_sampling=true"],
             "dynamic_sampling=true",

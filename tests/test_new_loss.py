@@ -1,5 +1,6 @@
 """A loss from outside the package: the page's example runs as it stands, and what a loss must be is said at once."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -9,8 +10,9 @@ from command_line import SMALL, run_cli
 from torch import Tensor
 
 from dapo_lit.config import ConfigError
+from dapo_lit.objective.covariance import LOSSES
 from dapo_lit.objective.tokens import Bounds, Tokens
-from dapo_lit.switches.algorithm import BUILT_IN_LOSSES, policy_loss
+from dapo_lit.switches.algorithm import policy_loss
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "docs" / "examples" / "soft_clip"
@@ -24,6 +26,33 @@ def test_the_example_trains_from_outside_the_package(tmp_path, cache):
     done = run_cli(*command, cwd=folder)  # `python -m` has the folder in its path
     assert done.returncode == 0, done.stderr
     assert (folder / "runs" / "soft_clip" / "soft_clip_dapo" / "seed_0" / "DONE.json").is_file()
+
+
+PAGE = ROOT / "docs" / "new_loss.md"
+FEW = (
+    "algorithm.num_prompts=4", "algorithm.minibatch_prompts=2", "algorithm.samples_per_prompt=4", "budget.steps=2",
+    "evaluation.every=0", "evaluation.final_samples=null", "task.num_heldout=4", "study.until=null",
+    "study.seeds=[0,1]", "study.underpowered=true", "study.pilot=true", "study.metric=rollout/accuracy",
+)  # fmt: skip
+
+
+def test_the_page_ends_with_and_without_its_loss_and_its_technique(tmp_path):
+    """Its files in an empty folder, and the commands that follow them, with few prompts and steps."""
+    text = PAGE.read_text()
+    for name, source in re.findall(r'```python title="(my_\w+\.py)"\n(.*?)```', text, re.S):
+        (tmp_path / name).write_text(source)
+    (typed,) = re.findall(r"^PYTHONPATH=\. python -m dapo_lit.ablate (.*)$", text, re.M)
+    done = run_cli(*typed.split(), *FEW, cwd=tmp_path, module="dapo_lit.ablate")
+    assert done.returncode == 0, done.stderr
+    assert {run.parents[1].name for run in tmp_path.glob("runs/ablate_soft_clip/*/seed_*/DONE.json")} == {
+        "dapo", "dapo@loss=my_losses.soft_clip@loss_options.width=0.2"
+    }  # fmt: skip
+    assert "loss=my_losses.soft_clip with width 0.2" in done.stdout
+    (technique,) = re.findall(r"`python -m dapo_lit.ablate (my_techniques\.\w+)`", text)
+    planned = run_cli(technique, "--plan", *FEW, cwd=tmp_path, module="dapo_lit.ablate")
+    assert planned.returncode == 0, planned.stderr
+    assert f"dapo+{technique}" in planned.stdout
+    assert not (tmp_path / "runs" / "ablate_LIGHT").exists()
 
 
 def too_few(logprobs: Tensor) -> Tensor:
@@ -99,5 +128,5 @@ def test_bounds_and_options_are_filled_in_by_name(compose):
 
 
 def test_every_loss_that_is_built_in_passes_the_trial(compose):
-    for name in BUILT_IN_LOSSES:
+    for name in LOSSES:
         policy_loss(compose(f"algorithm.loss={name}").algorithm, Bounds(0.2, 0.28))

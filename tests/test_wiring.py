@@ -39,6 +39,11 @@ OFF_POLICY = {"algorithm.epochs": 3}  # so that ratios leave the clip
 FEW_ROUNDS = {"algorithm.dynamic_sampling.max_rounds": 1, "algorithm.num_prompts": 8}
 SIXTEEN_BITS = {"policy.dtype": "bfloat16"}
 """Sampler and trainer then disagree, so that corrections have something to correct."""
+OWN_PARTS = {
+    "algorithm.advantage.estimator": "wiring_parts.scaled", "algorithm.overlong.punish": "wiring_parts.in_part",
+    "algorithm.correction.kind": "wiring_parts.times", "+algorithm.advantage.options.scale": 1.0,
+    "+algorithm.overlong.options.share": 1.0, "+algorithm.correction.options.factor": 1.0,
+}  # fmt: skip
 OWN = {
     "task": "file", "policy.path": "MICRO", "task.path": "PROBLEMS",
     "task.eval_path": "HELD_OUT", "task.template": "plain", "task.max_prompt_tokens": 12,
@@ -67,9 +72,13 @@ CHANGES = {
     "algorithm.techniques.token_level_loss": Change(False, "first gradient", keeps="accepted first"),
     "algorithm.techniques.soft_overlong_punishment": Change(False, "first gradient", keeps="accepted first"),
     "algorithm.techniques.overlong_filtering": Change(True, "first gradient", keeps="accepted first"),
+    "algorithm.own_techniques": Change(["wiring_parts.HALVED"], "first gradient", keeps="accepted first"),
     "algorithm.loss": Change("cispo", "weights", OFF_POLICY),
     "algorithm.loss_options": Change({"coefficient": 50.0}, "weights", {"algorithm": "kl_cov"} | OFF_POLICY),
     "algorithm.advantage.estimator": Change("leave_one_out", "first gradient"),
+    "algorithm.advantage.options": Change({"scale": 2.0}, "first gradient", OWN_PARTS),
+    "algorithm.overlong.options": Change({"share": 0.5}, "first gradient", OWN_PARTS),
+    "algorithm.correction.options": Change({"factor": 0.5}, "first gradient", OWN_PARTS | SIXTEEN_BITS),
     "algorithm.advantage.scale_by_std": Change(False, "first gradient"),
     "algorithm.advantage.epsilon": Change(0.5, "first gradient"),
     "algorithm.advantage.whiten": Change(True, "first gradient"),

@@ -14,7 +14,7 @@ from ablations.errors import suggestion
 from ablations.read.outcomes import bases as bases_of
 from ablations.read.outcomes import window_mean
 from ablations.read.runs import Runs
-from ablations.techniques import DAPO, LADDER, NAIVE_GRPO, REGISTER
+from ablations.techniques import DAPO, LADDER, NAIVE_GRPO, REGISTER, is_own
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Effect:
 def contrasts(arms: Sequence[str], reference: str | None = None) -> list[Contrast]:
     """Every contrast that these arms allow, families in the order of a report."""
     names = set(arms)
-    found = _factorial(names)
+    found = [*_factorial(names), *_own_techniques(arms)]
     for suffix in dict.fromkeys(arm.partition("@")[2] for arm in arms):
         at = f"@{suffix}" if suffix else ""
         where = f" at {suffix}" if suffix else ""
@@ -139,6 +139,20 @@ def _one_technique(names: set[str], at: str, where: str) -> list[Contrast]:
         for view, label, technique, treated, control in views
         if {treated.name + at, control.name + at} <= names
     ]
+
+
+def _own_techniques(arms: Sequence[str]) -> list[Contrast]:
+    """Each technique in a file of the user's, added to an arm that is there without it."""
+    found = []
+    for name in arms:
+        vector, at, settings = name.partition("@")
+        on = _on(vector) or frozenset()
+        for technique in filter(is_own, sorted(on)):
+            without = Arm(on - {technique}).name
+            if without + at + settings in arms:
+                label = f"{technique} (added to {without + at + settings})"
+                found.append(difference("added", label, None, name, without + at + settings))
+    return found
 
 
 FEWEST_FACTORS = 5

@@ -21,7 +21,8 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from numpy.typing import ArrayLike
 
 from ablations.compare.contrasts import Contrast
-from ablations.techniques import REGISTER
+from ablations.designs import arm_in_words
+from ablations.techniques import DAPO, REGISTER
 
 PETROFF6 = ("#5790fc", "#f89c20", "#e42536", "#964a8b", "#9c9ca1", "#7a21dd")
 INK, FAINT, PAPER = "#1c1c1e", "#8a8a8f", "#ffffff"
@@ -126,7 +127,10 @@ def contrast_looks(found: Sequence[Contrast]) -> dict[str, Look]:
 
 def contrast_name(contrast: Contrast) -> str:
     """A comparison's name in legends and tables: the technique's label, else the comparison's own."""
-    return REGISTER[contrast.technique].label if contrast.technique else short(contrast.label)
+    if contrast.technique is None:
+        return short(contrast.label)
+    added = contrast.technique not in DAPO and contrast.family.startswith("left out of DAPO")
+    return REGISTER[contrast.technique].label + " (added)" * added
 
 
 def short(arm: str) -> str:
@@ -134,7 +138,11 @@ def short(arm: str) -> str:
 
     >>> short("dapo+overlong_filtering-dynamic_sampling")
     'dapo +filter -dynamic'
+    >>> short("loss=mine.soft_clip@loss_options.width=0.2 (dapo)")
+    'loss=mine.soft_clip with width 0.2 (dapo)'
     """
+    name, space, rest = arm.partition(" ")
+    arm = arm_in_words(name) + space + rest
     for switch, technique in REGISTER.items():
         arm = arm.replace(f"+{switch}", f" +{technique.short}").replace(f"-{switch}", f" -{technique.short}")
     return arm.replace("@", " ")

@@ -62,7 +62,8 @@ def code_versions(runs: Runs) -> dict[str, list[str]]:
 def _relevant(identity: Mapping[str, Any]) -> dict[str, Any]:
     """The keys that decide what a run learns and when it ends, without the seed. A switch that a run lacks is off."""
     keys = {f"algorithm.techniques.{t}": False for t in REGISTER} | dict(identity) if identity else {}
-    return {key: value for key, value in keys.items() if key != "seed"}
+    # Options that one arm sets are no keys of the others, which have an empty mapping in their place.
+    return {key: value for key, value in keys.items() if key != "seed" and value != {}}
 
 
 def _differing(flat: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -17,7 +17,8 @@ def arm_of(config: Config) -> str:
     if config.study and config.own_study.arm:
         return config.own_study.arm
     family = config.algorithm.family
-    return arm_name(config.algorithm.techniques.model_dump(), family, switches_of(family))
+    on = config.algorithm.techniques.model_dump() | dict.fromkeys(config.algorithm.own_techniques, True)
+    return arm_name(on, family, switches_of(family))
 
 
 def check_jobs(arguments: Sequence[str]) -> None:

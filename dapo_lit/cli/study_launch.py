@@ -7,14 +7,15 @@ values when a cell's config is composed.
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig
 
-from ablations.designs import Arm, Design, read_arms
+from ablations.designs import Arm, Design, read_arm, read_arms
 from ablations.errors import suggestion
 from ablations.screen import printable
 from dapo_lit.cli.config_tree import composed_tree, config_of, with_literals
@@ -223,9 +224,8 @@ def study_design(config: Config) -> Design:
         raise ConfigError(f"study.arms: a study compares two arms or more, got {names}")
     if config.fork:
         check_changes(arms)
-    made = Design(study.name, reference or arms[0].name, arms)
-    find_arm(made, made.reference)
-    return made
+    made = Design(study.name, arms[0].name, arms)
+    return replace(made, reference=find_arm(made, reference).name) if reference else made
 
 
 def check_arms(study: Design, tree: DictConfig) -> None:
@@ -239,7 +239,9 @@ def check_arms(study: Design, tree: DictConfig) -> None:
 
 
 def find_arm(study: Design, name: str) -> Arm:
-    """The arm of that name; the nearest one is named where the study has no such arm."""
+    """The arm of that name, in any order of its settings; the nearest one is named where the study has no such arm."""
+    with suppress(ValueError):
+        name = read_arm(name).name
     arm = next((arm for arm in study.arms if arm.name == name), None)
     if arm is None:
         raise ConfigError(f"study.arm: study {study.name} has no arm {name!r}; {suggestion(name, study.names)}")

@@ -25,8 +25,11 @@ class Clip(Section):
 
 
 class Advantage(Section):
-    estimator: Literal["group", "leave_one_out", "returns", "gae"]
-    """Group-relative (Eq. 9), leave-one-out (RLOO), discounted returns (REINFORCE++), or GAE with a critic (PPO)."""
+    estimator: str
+    """`group` (Eq. 9), `leave_one_out` (RLOO), discounted `returns` (REINFORCE++), `gae` with a critic (PPO), or
+    package.module.function."""
+    options: Free
+    """Further arguments of an estimator of your own."""
     scale_by_std: bool
     """Divide by the group's standard deviation (Eq. 9); false: Dr. GRPO."""
     epsilon: PositiveFloat
@@ -44,9 +47,11 @@ class Overlong(Section):
     """L_cache of Eq. 13: the penalty rises over this many tokens before the limit."""
     penalty_factor: PositiveFloat
     """The penalty at the limit; 1 in the paper."""
-    punish: Literal["all", "mixed", "pass_rate", "right", "none"]
-    """The answers whose length penalty counts: all (Eq. 13 as printed), those of groups that have a right answer, all
-    times the share of right answers in their group, right ones, or none."""
+    punish: str
+    """The answers whose length penalty counts: `all` (Eq. 13 as printed), those of `mixed` groups, which have a right
+    answer, all times the `pass_rate` of their group, `right` ones, or `none`; or package.module.function."""
+    options: Free
+    """Further arguments of a function of your own that says whose penalty counts."""
     counts: Literal["policy", "all"]
     """The length of an episode in Eq. 13: the tokens of the policy, or those of its environment too (docs/turns.md)."""
     hard_punishment: bool
@@ -82,11 +87,14 @@ Band = Listed[tuple[Fraction, Annotated[float, Field(ge=1)]]]
 class Correction(Section):
     """Token weights that correct for the gap between the engine's distribution and pi_old."""
 
-    kind: Literal["none", "tis", "sequence_mask", "icepop"]
-    """No weights, truncated importance sampling, masked completions or masked tokens; needs old_logprobs=recompute."""
+    kind: str
+    """`none`; `tis`, `icepop`, `sequence_mask` or another of the table in docs/mismatch.md; or package.module.function.
+    All but `none` need old_logprobs=recompute."""
+    options: Free
+    """Further arguments of a correction of your own."""
     band: Band | None
-    """`tis`: largest weight of a token, the upper end; `sequence_mask`: completions, `icepop`: tokens whose ratio lies
-    outside carry no loss. null: that of the source, [0, 2], [0, 2] or [0.5, 5]."""
+    """Bounds of the ratio: of the weight where it is one (`tis` has the upper one only), else of what carries loss.
+    null: those of the kind's source."""
 
 
 class Optimizer(Section):
@@ -135,6 +143,8 @@ class Algorithm(Section):
     family: FolderName
     """Name of the run's folder: `dapo` to name it from its switches, else the algorithm's name."""
     techniques: Techniques
+    own_techniques: Listed[tuple[str, ...]]
+    """Techniques of your own that are on: the records' paths, package.module.NAME (docs/new_loss.md)."""
     loss: str
     """`clip`, `reinforce`, `cispo`, `gspo`, `gmpo`, `clip_cov`, `kl_cov`, or package.module.function."""
     loss_options: Free
@@ -191,12 +201,8 @@ class Algorithm(Section):
             )
         if sampling.on_exhausted == "replay" and not sampling.max_staleness:
             yield "dynamic_sampling.on_exhausted=replay takes groups of earlier steps, and max_staleness=0 forbids them"
-        compares = self.advantage.estimator in ("group", "leave_one_out")
-        if self.samples_per_prompt == 1 and (compares or self.techniques.dynamic_sampling):
-            key = f"advantage.estimator={self.advantage.estimator}" if compares else "techniques.dynamic_sampling=true"
-            yield f"samples_per_prompt is 1, and {key} needs a group to compare within; set at least 2"
-        if (self.critic is not None) != (self.advantage.estimator == "gae"):
+        if count == 1 and self.techniques.dynamic_sampling:
             yield (
-                "advantage.estimator=gae and a critic go together: set both (algorithm=ppo shows how), or "
-                "critic=null and another estimator"
+                "samples_per_prompt is 1, and techniques.dynamic_sampling=true needs a group to compare within; set at "
+                "least 2"
             )

@@ -39,8 +39,7 @@ def foreign_config(tree: object, place: object, given: Container[str] | None = f
         if any(mark in text for mark in FILLED_IN):
             raise ConfigError(f"{place}: its config has {text!r} at {key}; values of another config must be filled in")
     for key, value in flatten(taken).items():
-        code = named_code(key, value)
-        if given is not None and code and code not in given:
+        if given is not None and any(code not in given for code in named_code(key, value)):
             raise ConfigError(
                 f"{place} names code, {key}={value}, and a config from elsewhere is data: read that code, and name it "
                 "on the command line to run it (replay also takes trust=true)"

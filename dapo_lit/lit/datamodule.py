@@ -6,12 +6,14 @@ With `rollout.steps_ahead` later steps are sampled during training, with earlier
 
 import time
 from collections.abc import Callable, Iterator
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader, IterableDataset
 
+from ablations.errors import DamagedError
 from ablations.inputs import differing, in_words, kind_of_part
 from ablations.screen import StatusLine
 from dapo_lit.build.components import RunComponents
@@ -31,6 +33,7 @@ from dapo_lit.rollout.rank_sampling import CollectionSetup
 from dapo_lit.rollout.records import CollectedStep, Prompt
 from dapo_lit.rollout.step_collection import StopRequestedError
 from dapo_lit.rollout.steps_ahead import Snapshot, StepsAhead
+from dapo_lit.runs.safe_loading import loads_states
 from dapo_lit.seeds import stream_seed
 from dapo_lit.step.batch import RolloutStep, token_batch
 from dapo_lit.switches.algorithm import collection_rules, loss_mask, reward_shaping
@@ -308,11 +311,21 @@ class RolloutDataModule(LightningDataModule):
         self._ahead.restore(step.mapped(lambda stub: known[stub.id]) for step in state["ahead"] or ())
 
     def on_exception(self, exception: BaseException) -> None:
-        """Called after the callbacks have saved, instead of teardown. The user sees the original exception."""
+        """Called after the callbacks have saved, instead of teardown. The user sees the original exception.
+
+        Raises DamagedError where torch refuses a checkpoint for want of `continuing`: its own text recommends the flag
+        that executes the file.
+        """
         try:
             self.close()
         except Exception as fault:
             log.warning(f"the engine could not be closed: {type(fault).__name__}: {fault}")
+        if isinstance(exception, UnpicklingError) and not loads_states():
+            path = str(self.trainer.ckpt_path) if self.trainer else ""
+            raise DamagedError(
+                f"{path}: a training state is loaded within `with dapo_lit.lit.fit.continuing({path!r}):` around "
+                "trainer.fit, which executes nothing of the file (docs/library.md)"
+            ) from None
 
     def teardown(self, stage: str) -> None:
         self.close()

@@ -4,16 +4,21 @@ Group-relative and leave-one-out have no discount: every token of a completion g
 and GAE take flat tensors, whose completions follow one another in the order of `lengths`.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
+from dapo_lit.objective.needs import Needs
 from dapo_lit.objective.tokens import at_least_float32
 
 _ROUNDING_STEPS = 4
 """Rewards that differ by at most this many units in the last place are equal: `1.0 - 0.7` against `0.3`."""
 
 
+@Needs(group=2, on_page=True)
 def group_advantages(
     rewards: Float[Tensor, "P G"], *, scale_by_std: bool = True, epsilon: float = 1e-6
 ) -> Float[Tensor, "P G"]:
@@ -45,6 +50,7 @@ def group_advantages(
     return advantages.masked_fill(spread <= rounding, 0.0).to(result_dtype)
 
 
+@Needs(group=2, on_page=True)
 def leave_one_out_advantages(rewards: Float[Tensor, "P G"]) -> Float[Tensor, "P G"]:
     """RLOO (arXiv 2402.14740, section 2.2): `A_i = R_i - mean of the other G - 1 rewards of the prompt`.
 
@@ -127,3 +133,12 @@ def gae(
         advantages[:, t] = following
     flat = advantages[mask]
     return flat, flat + values
+
+
+ESTIMATORS: dict[str, Callable[..., Any]] = {
+    "group": group_advantages,
+    "leave_one_out": leave_one_out_advantages,
+    "returns": discounted_returns,
+    "gae": gae,
+}
+"""By the value of `advantage.estimator`."""

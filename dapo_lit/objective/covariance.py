@@ -10,12 +10,14 @@ and act on few tokens where it is large. Means are over the tokens of the mini-b
 """
 
 from dataclasses import replace
+from math import inf
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dapo_lit.objective.losses import clipped_policy_loss
+from dapo_lit.objective.losses import cispo_loss, clipped_policy_loss, gmpo_loss, gspo_loss, reinforce_loss
+from dapo_lit.objective.needs import Needs
 from dapo_lit.objective.tokens import (
     Bounds,
     PolicyLoss,
@@ -39,6 +41,7 @@ def token_covariance(tokens: Tokens) -> Float[Tensor, "n"]:
     return torch.where(mask, deviation, 0.0)
 
 
+@Needs(reads=("clip_low", "clip_high"), options={"frac": (0, 1)}, whole_minibatch=True)
 def clip_cov_loss(
     tokens: Tokens, bounds: Bounds, *, frac: float = 2e-4, cov_low: float = 1.0, cov_high: float = 5.0
 ) -> tuple[Float[Tensor, "n"], Statistics]:
@@ -61,6 +64,7 @@ def clip_cov_loss(
     return torch.where(held_back, 0.0, loss), token_statistics(tokens, bounds)
 
 
+@Needs(options={"frac": (0, 1), "coefficient": (0, inf)}, whole_minibatch=True)
 def kl_cov_loss(
     tokens: Tokens, bounds: Bounds, *, frac: float = 2e-4, coefficient: float = 1.0
 ) -> tuple[Float[Tensor, "n"], Statistics]:
@@ -79,6 +83,18 @@ def kl_cov_loss(
         distance = (at_least_float32(tokens.logprobs) - at_least_float32(tokens.old_logprobs)).abs()
         loss = torch.where(penalised, loss + coefficient * distance, loss)
     return loss, token_statistics(tokens, bounds)
+
+
+LOSSES = {
+    "clip": clipped_policy_loss,
+    "reinforce": reinforce_loss,
+    "cispo": cispo_loss,
+    "gspo": gspo_loss,
+    "gmpo": gmpo_loss,
+    "clip_cov": clip_cov_loss,
+    "kl_cov": kl_cov_loss,
+}
+"""Those of losses.py and these, by the value of `algorithm.loss`."""
 
 
 def top_entropy(loss: PolicyLoss, *, frac: float) -> PolicyLoss:

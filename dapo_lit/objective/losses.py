@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float, Float64, Int, Num
 from torch import Tensor
 
+from dapo_lit.objective.needs import Needs
 from dapo_lit.objective.tokens import (
     MAX_LOG_RATIO,
     Bounds,
@@ -36,6 +37,7 @@ Aggregation = Literal["minibatch", "group", "sample", "constant", "microbatch"]
 KLEstimator = Literal["k1", "k2", "k3"]
 
 
+@Needs(reads=("clip_low", "clip_high", "clip_dual"), on_page=True)
 def clipped_policy_loss(tokens: Tokens, bounds: Bounds) -> tuple[Float[Tensor, "n"], Statistics]:
     """DAPO Eq. 8 to 10 for each token, to be minimised: `-min(r A, clip(r, 1 - low, 1 + high) A)`."""
     ratio = importance_ratio(tokens.logprobs, tokens.old_logprobs)
@@ -57,6 +59,7 @@ def clipped_surrogate(ratio: Float[Tensor, "n"], advantages: Float[Tensor, "n"],
     return -advantages * ratio
 
 
+@Needs(own_samples=True)
 def reinforce_loss(tokens: Tokens, bounds: Bounds) -> tuple[Float[Tensor, "n"], Statistics]:
     """`-A log pi(token)` (Williams 1992; what RLOO, arXiv 2402.14740, minimises): no ratio and no clip.
 
@@ -67,6 +70,7 @@ def reinforce_loss(tokens: Tokens, bounds: Bounds) -> tuple[Float[Tensor, "n"], 
     return losses, token_statistics(tokens, bounds)
 
 
+@Needs(reads=("clip_low", "clip_high"))
 def cispo_loss(tokens: Tokens, bounds: Bounds) -> tuple[Float[Tensor, "n"], Statistics]:
     """CISPO (MiniMax-M1, arXiv 2506.13585, Eq. 4 and 5): `-sg(clip(r, 1 - low, 1 + high)) A log pi`.
 
@@ -164,6 +168,13 @@ def kl_penalty(
             return torch.expm1(-difference) + difference
 
 
+WEIGHED_BY_LENGTH = {
+    "techniques.token_level_loss=true": "the loss is one of whole completions, and the token-level loss weighs them by "
+    "length, where its source weighs them alike"
+}
+
+
+@Needs(reads=("clip_low", "clip_high"), whole_minibatch=True, warns=WEIGHED_BY_LENGTH)
 def gspo_loss(tokens: Tokens, bounds: Bounds) -> tuple[Float[Tensor, "n"], Statistics]:
     """GSPO (arXiv 2507.18071, Eq. 5 and 7): `-min(s A, clip(s, 1 - low, 1 + high) A)` with
 
@@ -179,6 +190,7 @@ def gspo_loss(tokens: Tokens, bounds: Bounds) -> tuple[Float[Tensor, "n"], Stati
     return losses, token_statistics(tokens, bounds)
 
 
+@Needs(reads=("clip_low", "clip_high"), whole_minibatch=True, warns=WEIGHED_BY_LENGTH)
 def gmpo_loss(tokens: Tokens, bounds: Bounds) -> tuple[Float[Tensor, "n"], Statistics]:
     """GMPO (arXiv 2507.20673): `-A (prod_t rho_t)^(1 / |y|)`, the geometric mean of the clipped ratios.
 

@@ -4,14 +4,11 @@ Both look only at a completion's length and whether it was cut off. Dynamic samp
 never the results of these functions.
 """
 
-from typing import Literal
-
 import torch
 from jaxtyping import Bool, Float64, Int
 from torch import Tensor
 
-Punished = Literal["all", "mixed", "pass_rate", "right", "none"]
-"""Whose length penalty counts, and how much of it: `punished`."""
+from dapo_lit.objective.needs import Needs
 
 
 def soft_overlong_punishment(
@@ -41,35 +38,57 @@ def soft_overlong_punishment(
     return 0.0 - factor * share  # not -factor * share, which is -0.0 for short answers
 
 
-def punished(correct: Bool[Tensor, "G"], punish: Punished) -> Float64[Tensor, "G"]:
-    """The share of its length penalty that is added to each answer's reward, for the answers of one group.
+@Needs(on_page=True)
+def every_answer(correct: Bool[Tensor, "G"]) -> Float64[Tensor, "G"]:
+    """1 for every answer, as Eq. 13 is printed.
 
-    correct: the verdicts of the group.
-    punish: "all", as Eq. 13 is printed: 1 for every answer; "mixed": 1 in a group that has a right answer; "pass_rate":
-        the group's share of right answers (prime-rl, pull request 2901); "right": 1 for right answers; "none": 0.
-
-    In a group whose answers are all wrong, correctness gives no advantage (Eq. 9), so that under "all" the penalty is
-    all that is learned from it: short wrong answers are reinforced. "mixed" leaves such a group without advantages;
-    "pass_rate" does so too, and is small where right answers are few.
-
-    >>> wrong, mixed = torch.tensor([[False, False], [False, True]])
-    >>> [punished(group, "mixed").tolist() for group in (wrong, mixed)]
-    [[0.0, 0.0], [1.0, 1.0]]
-    >>> [punished(group, "pass_rate").tolist() for group in (wrong, mixed)]
-    [[0.0, 0.0], [0.5, 0.5]]
+    In a group whose answers are all wrong, correctness gives no advantage (Eq. 9), so that the penalty is all that is
+    learned from it: short wrong answers are reinforced.
     """
-    right = correct.double()
-    match punish:  # DAPO 3.4 soft overlong punishment: which answers it is for
-        case "all":
-            return torch.ones_like(right)
-        case "mixed":
-            return right.amax().expand_as(right)
-        case "pass_rate":
-            return right.mean().expand_as(right)
-        case "right":
-            return right
-        case "none":
-            return torch.zeros_like(right)
+    return torch.ones_like(correct, dtype=torch.float64)
+
+
+@Needs(on_page=True)
+def mixed_groups(correct: Bool[Tensor, "G"]) -> Float64[Tensor, "G"]:
+    """1 in a group that has a right answer: one without has no advantages.
+
+    >>> mixed_groups(torch.tensor([False, True])).tolist(), mixed_groups(torch.tensor([False, False])).tolist()
+    ([1.0, 1.0], [0.0, 0.0])
+    """
+    return correct.double().amax().expand(len(correct))
+
+
+@Needs(on_page=True)
+def pass_rate(correct: Bool[Tensor, "G"]) -> Float64[Tensor, "G"]:
+    """The group's share of right answers (prime-rl, pull request 2901): small where few are right.
+
+    >>> pass_rate(torch.tensor([False, True])).tolist()
+    [0.5, 0.5]
+    """
+    return correct.double().mean().expand(len(correct))
+
+
+@Needs(on_page=True)
+def right_answers(correct: Bool[Tensor, "G"]) -> Float64[Tensor, "G"]:
+    """1 for right answers."""
+    return correct.double()
+
+
+@Needs(on_page=True)
+def no_answer(correct: Bool[Tensor, "G"]) -> Float64[Tensor, "G"]:
+    """0."""
+    return torch.zeros_like(correct, dtype=torch.float64)
+
+
+PENALTIES = {
+    "all": every_answer,
+    "mixed": mixed_groups,
+    "pass_rate": pass_rate,
+    "right": right_answers,
+    "none": no_answer,
+}
+"""By the value of `overlong.punish`, whose answers the soft punishment of DAPO 3.4 is for: from the verdicts of a group
+to the share of its length penalty that is added to each answer's reward."""
 
 
 def overlong_filtering(truncated: Bool[Tensor, "B"]) -> Bool[Tensor, "B"]:

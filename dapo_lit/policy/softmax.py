@@ -118,6 +118,8 @@ def back_through_entropy(
     temperature: float,
 ) -> Float[Tensor, "c V"]:
     """dloss / dlogits from dloss / dentropy; overwrites log p. dH / dlogits = -p (log p + H)."""
+    # Clamped as in `measure`: a token of probability 0 has no gradient, and 0 * -inf is NaN.
+    log_p.clamp_(min=torch.finfo(log_p.dtype).min)
     return log_p.add_(entropy[:, None]).mul_(p).mul_(-slopes[:, None] / temperature)
 
 

@@ -8,18 +8,31 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
+import torch
+
 from ablations.techniques import REGISTER, Lookup
 from dapo_lit.config import Algorithm, Config
 from dapo_lit.config.shipped import choice
 from dapo_lit.preflight.table import Finding
-from dapo_lit.switches.algorithm import BUILT_IN_LOSSES, Objective, objective
+from dapo_lit.switches.algorithm import Objective, objective
+from dapo_lit.switches.parts import (
+    CORRECTION,
+    LOSS,
+    NO_PART,
+    PENALTY,
+    own_technique,
+    part_of,
+    parts_of,
+    settings_met,
+    unread,
+)
 from dapo_lit.techniques import may_be_stale
 
 
 def idle_settings(config: Config, bound: Objective) -> list[str]:
     """One line for each, with the idle key and the one that makes it so; `bound`: the objective of the config."""
     algorithm = config.algorithm
-    idle = [*_techniques(config, bound.takes), *_punished(algorithm), *_unread(algorithm, bound.takes)]
+    idle = [*_techniques(config, bound.takes), *_punished(algorithm), *_unread(algorithm)]
     lines = [f"algorithm.{text}; no effect" for text in idle]
     lines += _at_cross_purposes(config)
     if algorithm.techniques.clip_higher and "clip_high" in bound.takes and algorithm.clip.high < algorithm.clip.low:
@@ -61,13 +74,12 @@ FIRST_STEPS = 5
 def idle_techniques(algorithm: Algorithm, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """A line for each technique that is on and had next to nothing to act on in these rows of metrics."""
     lines = []
-    for switch, technique in REGISTER.items():
-        if not getattr(algorithm.techniques, switch):
-            continue
+    on = {f"techniques.{t}": record for t, record in REGISTER.items() if getattr(algorithm.techniques, t)}
+    for switch, technique in (on | {path: own_technique(path) for path in algorithm.own_techniques}).items():
         acts, measured = technique.condition.judged(rows, on=True)
         if acts is False:
             lines.append(
-                f"techniques.{switch} had next to nothing to act on in steps {rows[0]['step']} to {rows[-1]['step']}: "
+                f"{switch} had next to nothing to act on in steps {rows[0]['step']} to {rows[-1]['step']}: "
                 f"{measured}. {technique.condition.lever}"
             )
     return lines
@@ -76,6 +88,7 @@ def idle_techniques(algorithm: Algorithm, rows: Sequence[Mapping[str, Any]]) -> 
 def check_switches(config: Config) -> Finding:
     """Lists the techniques that are on, with a warning for each setting that can have no effect."""
     on = [switch for switch in REGISTER if getattr(config.algorithm.techniques, switch)]
+    on += [own_technique(path).label for path in config.algorithm.own_techniques]
     lines = idle_settings(config, objective(config.algorithm, config.task.max_response_tokens))
     found = f"; {len(lines)} to look at" if lines else ""
     return Finding((", ".join(on) or "all off") + found, tuple(lines))
@@ -84,33 +97,35 @@ def check_switches(config: Config) -> Finding:
 def _punished(algorithm: Algorithm) -> list[str]:
     sampling, on = algorithm.dynamic_sampling, algorithm.techniques
     by_verdict = sampling.filter_on == "correctness" and sampling.on_exhausted != "top_up"
-    if algorithm.overlong.punish == "mixed" and on.soft_overlong_punishment and on.dynamic_sampling and by_verdict:
-        return ["overlong.punish=mixed: dynamic sampling trains on no group without a right answer"]
+    if not (on.soft_overlong_punishment and on.dynamic_sampling and by_verdict):
+        return []
+    penalty = part_of(PENALTY, algorithm)
+    mixed, wrong = (penalty.function(torch.tensor(verdicts, device="cpu")) for verdicts in ([True, False], [False] * 2))
+    # As `all` does in the groups that are trained on, and otherwise only in those that are not.
+    if (mixed == 1).all() and not (wrong == 1).all():
+        return [f"{penalty.setting}: dynamic sampling trains on no group without a right answer"]
     return []
 
 
-def _unread(algorithm: Algorithm, takes: Collection[str]) -> Iterator[str]:
+def _unread(algorithm: Algorithm) -> Iterator[str]:
     """Keys that nothing reads under the others, where they differ from the algorithm's own file."""
-    estimator, loss, of_group = algorithm.advantage.estimator, f"loss={algorithm.loss}", ("scale_by_std", "epsilon")
-    idle = {
-        "clip.low": f"{loss} has no lower bound" if "clip_low" not in takes else "",
-        "clip.high": "" if algorithm.techniques.clip_higher else "techniques.clip_higher is off",
-        "clip.dual": f"{loss} has no dual clip" if "clip_dual" not in takes else "",
-        **{f"advantage.{key}": "" if estimator == "group" else f"advantage.estimator={estimator}" for key in of_group},
-        "advantage.gamma": "" if estimator in ("returns", "gae") else f"advantage.estimator={estimator}",
-        "advantage.lam": "" if estimator == "gae" else f"advantage.estimator={estimator}",
-        "correction.band": "correction.kind=none" if algorithm.correction.kind == "none" else "",
-        "kl.estimator": "" if algorithm.kl.beta else "kl.beta=0",
-        "kl.where": "" if algorithm.kl.beta else "kl.beta=0",
-    }
+    idle = unread(algorithm)
+    if not algorithm.techniques.clip_higher:
+        idle["clip.high"] = "techniques.clip_higher is off"
+    elif idle.get("clip.high"):
+        del idle["clip.high"]  # the switch is named
+    if not algorithm.kl.beta:
+        idle |= dict.fromkeys(("kl.estimator", "kl.where"), "kl.beta=0")
     own = choice("algorithm", algorithm.family) or choice("algorithm", "dapo")
     for key, reason in idle.items():
         section, name = key.split(".")
-        if reason and (value := attrgetter(key)(algorithm)) != own[section][name]:
+        if (value := attrgetter(key)(algorithm)) != own[section][name]:
             yield f"{key}={value}: {reason}"
     band = algorithm.correction.band
-    if algorithm.correction.kind == "tis" and band is not None and band[0] > 0:
-        yield f"correction.band[0]={band[0]:g}: correction.kind=tis has an upper end only"
+    if band is not None and band[0] > 0 and algorithm.correction.kind != NO_PART:
+        correction = part_of(CORRECTION, algorithm)
+        if "low" not in correction.reads:
+            yield f"correction.band[0]={band[0]:g}: {correction.setting} has an upper end only"
 
 
 def _at_cross_purposes(config: Config) -> Iterator[str]:
@@ -122,23 +137,21 @@ def _at_cross_purposes(config: Config) -> Iterator[str]:
             "algorithm.kl.estimator=k1 with kl.where=loss: its gradient has mean 0 over the policy's samples, so "
             "nothing holds the policy to the reference; use k2 or k3"
         )
-    if algorithm.loss == "reinforce":
-        if algorithm.correction.kind == "none" and (stale := may_be_stale(_lookup(config))):
+    loss = part_of(LOSS, algorithm)
+    if loss.needs.own_samples:
+        if algorithm.correction.kind == NO_PART and (stale := may_be_stale(_lookup(config))):
             yield (
-                f"algorithm.loss=reinforce has no ratio, so samples of older weights ({stale}) count as if they were "
+                f"algorithm.{loss.setting} has no ratio, so samples of older weights ({stale}) count as if they were "
                 "new; set algorithm.correction.kind=tis"
             )
         if updates > 1:
             yield (
-                f"algorithm.loss=reinforce has no ratio, and the later ones of {updates} updates a step train on "
+                f"algorithm.{loss.setting} has no ratio, and the later ones of {updates} updates a step train on "
                 "samples of the policy before them; set algorithm.minibatch_prompts to num_prompts, and epochs=1"
             )
-    built_in = BUILT_IN_LOSSES.get(algorithm.loss)
-    if built_in and built_in.of_completions and algorithm.techniques.token_level_loss:
-        yield (
-            f"algorithm.loss={algorithm.loss} is one of whole completions, and techniques.token_level_loss weighs them "
-            "by length, where its source weighs them alike"
-        )
+    for part in parts_of(algorithm):
+        for setting in settings_met(algorithm, part.needs.warns):
+            yield f"algorithm.{part.setting} with {setting}: {part.needs.warns[setting]}"
 
 
 def _lookup(config: Config) -> Lookup:

@@ -239,7 +239,7 @@ class StepCollection:
         group.partial.pop(key.sample_index, None)
         if group.finished:
             ended = [group.scored[i] for i in range(group.num_samples)]
-            # By whole groups: a length penalty may depend on the other answers (`punished` in objective/shaping.py).
+            # By whole groups: a length penalty may depend on the other answers (PENALTIES in objective/shaping.py).
             self._setup.shape(ended)
             # A missing verdict is not a wrong answer: as -1 it would teach the policy to avoid whatever is slow to
             # verify.

@@ -67,6 +67,11 @@ def safe_state_types(checkpoint: Path) -> Iterator[None]:
         raise DamagedError(_refusal(checkpoint, str(error))) from None
 
 
+def loads_states() -> bool:
+    """True within `safe_state_types`."""
+    return Group in torch.serialization.get_safe_globals()
+
+
 def check_state(state: Any, what: str) -> None:
     """Raises UserError for a part of a training state that could be written and not loaded again."""
     file = io.BytesIO()

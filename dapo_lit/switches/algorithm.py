@@ -5,7 +5,7 @@ The returned objects no longer depend on the switches. Each technique is marked 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -13,40 +13,41 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from dapo_lit.config import Algorithm, Config, ConfigError
-from dapo_lit.config.algorithm import Correction
-from dapo_lit.objective.advantages import (
-    discounted_returns,
-    gae,
-    group_advantages,
-    leave_one_out_advantages,
-    token_rewards,
-    whiten,
-)
-from dapo_lit.objective.correction import icepop_weights, sequence_mask_weights, truncated_weights
-from dapo_lit.objective.covariance import clip_cov_loss, kl_cov_loss, top_entropy
-from dapo_lit.objective.losses import (
-    Aggregation,
-    cispo_loss,
-    clipped_policy_loss,
-    completion_weights,
-    gmpo_loss,
-    gspo_loss,
-    kl_penalty,
-    reinforce_loss,
-)
-from dapo_lit.objective.shaping import overlong_filtering, punished, soft_overlong_punishment
-from dapo_lit.objective.tokens import Bounds, PolicyLoss, Statistics
+from dapo_lit.objective.advantages import token_rewards, whiten
+from dapo_lit.objective.covariance import top_entropy
+from dapo_lit.objective.losses import Aggregation, completion_weights, kl_penalty
+from dapo_lit.objective.shaping import overlong_filtering, soft_overlong_punishment
+from dapo_lit.objective.tokens import Bounds, PolicyLoss, Statistics, Tokens, token_statistics
 from dapo_lit.rollout.dynamic_sampling import CollectionRules
 from dapo_lit.rollout.records import Completion, Group
 from dapo_lit.step.batch import TokenBatch
 from dapo_lit.step.loss import Objective, TokenData
-from dapo_lit.switches.custom_loss import check_loss, custom_loss
+from dapo_lit.switches.parts import (
+    CORRECTION,
+    ESTIMATOR,
+    LOSS,
+    NO_PART,
+    PENALTY,
+    TOKENS_AND_BOUNDS,
+    Part,
+    check_needs,
+    interval,
+    own_techniques,
+    parameters,
+    part_of,
+)
+from dapo_lit.switches.trials import check_change, check_loss, check_part
 
 
 def credit(algorithm: Algorithm) -> Callable[[TokenBatch, TokenData], TokenData]:
     """(batch, tokens) -> the tokens with advantages and, for a critic, returns. Rewards are shaped already."""
     settings, kl = algorithm.advantage, algorithm.kl
     beta = kl.beta if kl.where == "reward" else 0.0
+    estimator = part_of(ESTIMATOR, algorithm)
+    check_part(estimator)
+    changes = [own.advantages for own in own_techniques(algorithm) if own.advantages]
+    for change in changes:
+        check_change(change)
 
     def assign(batch: TokenBatch, tokens: TokenData) -> TokenData:
         lengths, penalty, returns = batch.response_lengths, None, None
@@ -56,24 +57,34 @@ def credit(algorithm: Algorithm) -> Callable[[TokenBatch, TokenData], TokenData]
             penalty = kl_penalty(tokens.old_logprobs, tokens.ref_logprobs, kl.estimator)
         # By token although most estimators use the sum: returns and GAE need to know where the penalty falls.
         rewards = token_rewards(batch.rewards, penalty, lengths, beta=beta)
-        match settings.estimator:
-            case "group":
-                estimate = partial(group_advantages, scale_by_std=settings.scale_by_std, epsilon=settings.epsilon)
-                advantages = _by_group(estimate, rewards, batch)
-            case "leave_one_out":
-                advantages = _by_group(leave_one_out_advantages, rewards, batch)
-            case "returns":
-                advantages = discounted_returns(rewards, lengths, gamma=settings.gamma)
-            case "gae":
-                assert tokens.values is not None
-                advantages, returns = gae(rewards, tokens.values, lengths, gamma=settings.gamma, lam=settings.lam)
-                returns = returns.float()
+        _check_range(batch.rewards, estimator)
+        if "lengths" in estimator.wants:
+            of_batch = {"lengths": lengths, "values": tokens.values}
+            found = estimator.function(rewards, **{key: of_batch[key] for key in estimator.wants})
+            # With a critic also what its values are fitted to.
+            advantages, returns = found if isinstance(found, tuple) else (found, None)
+        else:
+            advantages = _by_group(estimator.function, rewards, batch)
+        for change in changes:
+            advantages = change(advantages, batch.completion_of_token)
         if settings.whiten:
             # Over tokens that carry loss, of all ranks: batch statistics of a rank would depend on their number.
             advantages = whiten(advantages, tokens.loss_mask)
+        returns = None if returns is None else returns.float()
         return replace(tokens, advantages=advantages.float(), returns=returns)
 
     return assign
+
+
+def _check_range(rewards: Float64[Tensor, "B"], part: Part) -> None:
+    """Raises ConfigError for rewards that the estimator does not work with; what a function gives, only this knows."""
+    low, high = part.needs.rewards
+    outside = rewards[(rewards < low) | (rewards > high)]
+    if len(outside):
+        raise ConfigError(
+            f"algorithm.{part.setting} needs rewards of {interval(low, high)}, and {len(outside)} of {len(rewards)} "
+            f"are none, such as {float(outside[0]):g}; change the reward function or the estimator"
+        )
 
 
 def _by_group(
@@ -98,32 +109,12 @@ def completion_means(values: Float[Tensor, "N"], batch: TokenBatch) -> Float64[T
     return sums.index_add_(0, batch.completion_of_token, values.double()) / batch.response_lengths
 
 
-@dataclass(frozen=True)
-class _BuiltIn:
-    function: Callable[..., tuple[Tensor, Statistics]]
-    """A PolicyLoss, with its options as keyword arguments."""
-    bounds: tuple[str, ...] = ("clip_low", "clip_high")
-    """Those of the clip that have an effect."""
-    options: tuple[str, ...] = ()
-    whole_minibatch: bool = False
-    """The loss of a token depends on other tokens of its mini-batch."""
-    of_completions: bool = False
-    """The same number at all tokens of a completion."""
-
-
-BUILT_IN_LOSSES = {
-    "clip": _BuiltIn(clipped_policy_loss, ("clip_low", "clip_high", "clip_dual")),
-    "reinforce": _BuiltIn(reinforce_loss, ()),
-    "cispo": _BuiltIn(cispo_loss),
-    "gspo": _BuiltIn(gspo_loss, whole_minibatch=True, of_completions=True),
-    "gmpo": _BuiltIn(gmpo_loss, whole_minibatch=True, of_completions=True),
-    "clip_cov": _BuiltIn(clip_cov_loss, options=("frac", "cov_low", "cov_high"), whole_minibatch=True),
-    "kl_cov": _BuiltIn(kl_cov_loss, (), ("frac", "coefficient"), whole_minibatch=True),
-}
-
-
 def objective(algorithm: Algorithm, max_response_tokens: int) -> Objective:
-    """The loss of Eq. 8 with the bounds and the denominator that the switches ask for."""
+    """The loss of Eq. 8 with the bounds and the denominator that the switches ask for.
+
+    Raises ConfigError where a part of the algorithm cannot be used, or needs what the algorithm does not have.
+    """
+    check_needs(algorithm)
     clip = algorithm.clip
     clip_high = clip.high if algorithm.techniques.clip_higher else clip.low  # DAPO 3.1 clip-higher
     aggregation: Aggregation = (
@@ -144,59 +135,59 @@ def objective(algorithm: Algorithm, max_response_tokens: int) -> Objective:
         recomputes_old_logprobs=algorithm.old_logprobs == "recompute",
         credit=credit(algorithm),
         weights=partial(completion_weights, aggregation=aggregation, max_response_tokens=max_response_tokens),
-        correction=correction(algorithm.correction),
+        correction=correction(algorithm),
     )
 
 
 def policy_loss(algorithm: Algorithm, bounds: Bounds) -> tuple[PolicyLoss, frozenset[str], bool]:
     """The loss that `algorithm.loss` names, the bounds and options it takes, and if it needs whole mini-batches."""
-    name, options = algorithm.loss, algorithm.loss_options
-    loss: PolicyLoss
-    if name in BUILT_IN_LOSSES:
-        built_in = BUILT_IN_LOSSES[name]
-        for key in options:
-            if key not in built_in.options:
-                raise ConfigError(f"algorithm.loss_options.{key}: {name} has no such option")
-        loss, whole_minibatch = partial(built_in.function, **options), built_in.whole_minibatch
-        takes = frozenset((*built_in.bounds, *options))
-    elif "." in name:  # package.module.function
-        loss, takes, whole_minibatch = custom_loss(name, options, bounds)
-    else:
-        raise ConfigError(
-            f"algorithm.loss={name}: no such loss; there are {', '.join(BUILT_IN_LOSSES)}, or give the path of a "
-            "function of your own: package.module.function"
-        )
+    in_effect = {"clip_low": bounds.low, "clip_high": bounds.high, "clip_dual": bounds.dual}
+    part = part_of(LOSS, algorithm, in_effect)
+    # A loss that names one of these looks at other tokens than its own.
+    whole_minibatch = part.needs.whole_minibatch or bool(part.wants)
+    loss: PolicyLoss = part.function if takes_records(part) else _of_tokens(part)
     if algorithm.entropy.top_frac < 1:
         loss, whole_minibatch = top_entropy(loss, frac=algorithm.entropy.top_frac), True
     # Here, before anything is sampled: a loss that fails would fail after the first rollout.
-    check_loss(loss, bounds, name, whole_minibatch)
-    return loss, takes, whole_minibatch
+    check_loss(loss, bounds, part.name, whole_minibatch)
+    return loss, part.reads, whole_minibatch
 
 
-BANDS = {
-    "tis": (0.0, 2.0),  # Yao et al. 2025, as in verl
-    "sequence_mask": (0.0, 2.0),  # Liu et al. 2025, as in verl's seq_mis
-    "icepop": (0.5, 5.0),
-}
+def takes_records(part: Part) -> bool:
+    """True for a loss of (tokens, bounds), which measures its tokens by itself."""
+    return parameters(LOSS, part.name, part.function)[0] == TOKENS_AND_BOUNDS
 
 
-def correction(settings: Correction) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
+def _of_tokens(part: Part) -> PolicyLoss:
+    """A loss of (logprobs, old_logprobs, advantages) as one of the records."""
+
+    def loss(tokens: Tokens, bounds: Bounds) -> tuple[Tensor, Statistics]:
+        wanted = {key: getattr(tokens, key) for key in part.wants}
+        losses = part.function(tokens.logprobs, tokens.old_logprobs, tokens.advantages, **wanted)
+        return losses, token_statistics(tokens, bounds)
+
+    return loss
+
+
+def correction(algorithm: Algorithm) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
     """The weights for the gap between the engine's distribution and pi_old."""
     # None and not weights of 1: the multiplication would read and write every token.
-    if settings.kind == "none":
+    if algorithm.correction.kind == NO_PART:
         return None
-    low, high = settings.band or BANDS[settings.kind]
-    match settings.kind:
-        case "tis":
-            return lambda old, rollout, completions: truncated_weights(old, rollout, cap=high)
-        case "icepop":
-            return lambda old, rollout, completions: icepop_weights(old, rollout, low=low, high=high)
-        case "sequence_mask":
-            return partial(sequence_mask_weights, low=low, high=high)
+    part = part_of(CORRECTION, algorithm)
+    check_part(part)
+
+    @torch.no_grad()
+    def weights(old: Tensor, rollout: Tensor, completions: Tensor) -> Tensor:
+        return part.function(old, rollout, **({"completions": completions} if part.wants else {}))
+
+    return weights
 
 
 def loss_mask(algorithm: Algorithm) -> Callable[[Sequence[Group]], Tensor]:
     """Groups -> [N] bool, True for each response token that carries loss."""
+
+    rules = [own.keeps for own in own_techniques(algorithm) if own.keeps]
 
     def mask(groups: Sequence[Group]) -> Tensor:
         completions = [c for group in groups for c in group.completions]
@@ -204,6 +195,11 @@ def loss_mask(algorithm: Algorithm) -> Callable[[Sequence[Group]], Tensor]:
         kept = torch.ones_like(truncated)
         if algorithm.techniques.overlong_filtering:  # DAPO 3.4 overlong filtering
             kept = overlong_filtering(truncated)
+        if rules:
+            lengths = torch.tensor([c.num_tokens for c in completions], device="cpu")
+            correct = torch.tensor([c.correct for c in completions], device="cpu")
+        for keeps in rules:
+            kept = kept & keeps(lengths, truncated, correct)
         return kept.repeat_interleave(torch.tensor([c.num_tokens for c in completions], device="cpu"))
 
     return mask
@@ -221,13 +217,15 @@ def reward_shaping(config: Config) -> Callable[[Sequence[Completion]], None]:
         cache_tokens=overlong.cache_tokens,
         factor=overlong.penalty_factor,
     ).tolist()
+    share_of = part_of(PENALTY, config.algorithm)
+    check_part(share_of)
     soft = config.algorithm.techniques.soft_overlong_punishment  # DAPO 3.4 soft overlong punishment
     hard = overlong.hard_punishment and not soft  # what section 3.4 starts from
 
     def shape(completions: Sequence[Completion]) -> None:
         # A missing verdict is no right answer that could make a group mixed.
         correct = torch.tensor([c.correct and not c.score.missing for c in completions], device="cpu")
-        shares = punished(correct, overlong.punish).tolist()
+        shares = share_of.function(correct).tolist()
         for completion, share in zip(completions, shares, strict=True):
             # Recorded in every arm, so that arms with and without the technique have the same metric.
             length = len(completion.sample.row_ids) if counts_all else completion.num_tokens

@@ -20,7 +20,25 @@ def every_schema() -> dict[str, dict[str, Any]]:
     """Name of a file or folder in conf/ -> its JSON schema."""
     from dapo_lit_tools.planning.hardware import Hardware, PlanConfig
 
-    return {**schemas(), "plan": schema_of(PlanConfig), "hardware": schema_of(Hardware)}
+    made = schemas()
+    for tree in made.values():
+        for section in (tree, *tree.get("$defs", {}).values()):
+            _name_parts(section)
+    return {**made, "plan": schema_of(PlanConfig), "hardware": schema_of(Hardware)}
+
+
+def _name_parts(section: dict[str, Any]) -> None:
+    """Gives the keys that name a part of the algorithm the names of the parts that there are."""
+    from dapo_lit.switches.parts import CORRECTION, NO_PART, SLOTS
+
+    for slot in SLOTS:
+        of, _, key = slot.key.rpartition(".")
+        field, text = section.get("properties", {}).get(key, {}), {"type": "string"}
+        # Several schemas share their sections: each is done once.
+        if section.get("title") == (of.capitalize() or "Algorithm") and text in field.get("anyOf", ()):
+            names = [*slot.built_in, *([NO_PART] if slot is CORRECTION else [])]
+            place = field["anyOf"].index(text)
+            field["anyOf"][place : place + 1] = [{"enum": names}, text | {"pattern": r"\w\.\w"}]
 
 
 def settings_of_vs_code(folder: Path, names: Sequence[str]) -> dict[str, list[str]]:

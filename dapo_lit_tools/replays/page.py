@@ -27,19 +27,19 @@ from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.identity import with_defaults
 from dapo_lit.engines.protocol import Sample
 from dapo_lit.lit.module import DAPOModule
+from dapo_lit.objective.needs import needs_of
 from dapo_lit.rollout.records import Group
 from dapo_lit.runs.safe_loading import safe_state_types
 from dapo_lit.seeds import minibatch_seed
 from dapo_lit.step.batch import token_batch
 from dapo_lit.switches.algorithm import reward_shaping
+from dapo_lit.switches.parts import ESTIMATOR, LOSS, PENALTY, part_of
 from dapo_lit_tools.replays.recorded_step import Recording, Replayed, replay, trained_weights
 from dapo_lit_tools.replays.sketch import MOST_ALONG, Directions, derivative, saved_weights
 from dapo_lit_tools.replays.tables import cosine, token_table
 
 TEMPLATE = Path(__file__).with_name("step.html")
 COMPUTED: dict[str, tuple[Any, ...]] = {
-    "loss": ("clip",),
-    "advantage.estimator": ("group", "leave_one_out"),
     "advantage.whiten": (False,),
     "token_level_denominator": ("minibatch", "group"),
     "entropy.bonus": (0,),
@@ -61,13 +61,21 @@ SKETCH_PLACES = 2**11
 
 def check_computed(config: Config) -> None:
     """Raises ConfigError for an objective that the page cannot compute."""
+    for part in (part_of(slot, config.algorithm) for slot in (LOSS, ESTIMATOR, PENALTY)):
+        if not part.needs.on_page:
+            able = [name for name, function in part.slot.built_in.items() if needs_of(function).on_page]
+            _refuse(part.slot.key, part.name, able)
     for key, values in COMPUTED.items():
         found: Any = config.algorithm
-        for part in key.split("."):
-            found = getattr(found, part)
+        for name in key.split("."):
+            found = getattr(found, name)
         if found not in values:
-            wanted = " or ".join(map(str, values))
-            raise ConfigError(f"algorithm.{key}={found}: the page computes DAPO's Eq. 8 to 13 only, with {wanted}")
+            _refuse(key, found, values)
+
+
+def _refuse(key: str, found: object, values: Sequence[object]) -> None:
+    wanted = " or ".join(map(str, values))
+    raise ConfigError(f"algorithm.{key}={found}: the page computes DAPO's Eq. 8 to 13 only, with {wanted}")
 
 
 def step_page(

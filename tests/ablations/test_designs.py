@@ -46,6 +46,7 @@ def test_arms_stand_in_the_order_of_the_plan_before_that_of_the_usual_studies() 
         ("grpo", "starts with dapo or naive_grpo"),
         ("dapo-clip_highr", "did you mean clip_higher?"),
         ("dapo@clip.high", "has no value"),
+        ("dapo@clip.high=0.3@clip.high=0.4", "sets algorithm.clip.high twice"),
         ("dapo+clip_higher", "this arm's one name is 'dapo'"),
         ("naive_grpo+clip_higher+overlong_filtering", "'naive_grpo+overlong_filtering+clip_higher'"),
     ],

@@ -129,6 +129,18 @@ ALGORITHMS: dict[str, tuple[tuple[str, ...], Settings]] = {
     "icepop": (
         ("algorithm.correction={kind: icepop, band: [0.7, 1.5]}",), replace(SOFT, correction="icepop", band=(0.7, 1.5)),
     ),
+    "mask of tokens": (
+        ("algorithm.correction={kind: mask_tokens, band: [0.7, 1.5]}",),
+        replace(SOFT, correction="mask_tokens", band=(0.7, 1.5)),
+    ),
+    "weights of completions": (
+        ("algorithm.correction={kind: weigh_sequences, band: [0.25, 1.5]}",),
+        replace(SOFT, correction="weigh_sequences", band=(0.25, 1.5)),
+    ),
+    "geometric weights": (
+        ("algorithm.correction={kind: weigh_geometric, band: [0.9, 1.1]}",),
+        replace(SOFT, correction="weigh_geometric", band=(0.9, 1.1)),
+    ),
     # Two bounds that no completion's product is near: 16 bits put 1.93 at 2.08, on the other side of the default of 2.
     "sequence mask": (
         ("algorithm.correction={kind: sequence_mask, band: [0.25, 1.5]}",),

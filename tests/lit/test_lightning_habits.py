@@ -11,6 +11,7 @@ from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, Learn
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+from ablations.errors import DamagedError
 from dapo_lit import DAPOModule, RolloutDataModule, compose
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.engines.torch_engine.engine import TorchEngine
@@ -248,6 +249,9 @@ def resume_by_ckpt_path(folder: Path) -> None:
     module = DAPOModule(config)
     trainer = Trainer(accelerator="cpu", devices=1, logger=False, num_sanity_val_steps=0, max_epochs=1,
                       enable_checkpointing=False, enable_progress_bar=False, limit_val_batches=0)  # fmt: skip
+    for argument in ({}, {"weights_only": True}):
+        with pytest.raises(DamagedError, match=rf"with dapo_lit.lit.fit.continuing\('{first}'\)"):
+            trainer.fit(DAPOModule(config), RolloutDataModule(config), ckpt_path=first, **argument)
     with continuing(first):
         trainer.fit(module, RolloutDataModule(config), ckpt_path=first, weights_only=True)
     assert module.counters.step == 4

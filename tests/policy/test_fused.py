@@ -106,9 +106,13 @@ def test_a_token_of_probability_zero_adds_nothing_to_entropy_and_gradients():
     logits, target, one = torch.tensor([[0.0, 0.0, -torch.inf]]), torch.tensor([0]), torch.ones(1)
     rows = softmax.forward(logits, None, target, None, 1.0)
     torch.testing.assert_close(rows.entropy, torch.tensor([2.0]).log())
-    found = softmax.backward(logits, None, target, None, 1.0, rows, one, one, torch.float32)
+    found = softmax.backward(logits.clone(), None, target, None, 1.0, rows, one, one, torch.float32)
     # 1[target] - p, as the entropy of two equal tokens is at its largest.
-    torch.testing.assert_close(found, torch.tensor([[0.5, -0.5, 0.0]]), rtol=0, atol=1e-6)
+    expected = torch.tensor([[0.5, -0.5, 0.0]])
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    eager = InPlace(logits.clone(), None, target, None, 1.0, entropy_gradient=True)
+    found, _ = eager.backward(one, one, torch.float32, with_bias=False)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
 def large(call, least: int) -> list[int]:

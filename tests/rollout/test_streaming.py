@@ -3,6 +3,7 @@
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -165,6 +166,19 @@ def test_a_group_older_than_the_bound_is_dropped_and_its_problem_asked_again():
     assert step.accepted[0].problem.id == waiting[0]
     assert step.accepted[0].step == 2
     assert step.metrics["sampling/staleness_max"] == 0
+
+
+@pytest.mark.parametrize(("mixed", "tail"), [(10, 2.0), (9, 0.0)])
+def test_the_tail_is_the_time_from_nine_tenths_of_a_batch_to_all_of_it(monkeypatch, mixed, tail):
+    """Ten groups of two samples that end in turn, by a clock that counts samples; 0 where the batch did not fill."""
+    made = collector(
+        timed([True] * mixed + [False] * (12 - mixed), [3.0 * i for i in range(12)]),
+        replace(RULES, num_prompts=10, max_rounds=1), problems=10,
+    )  # fmt: skip
+    made.setup.engine.concurrency = 1
+    clock = SimpleNamespace(perf_counter=lambda: float(len(made.setup.engine.yielded)))
+    monkeypatch.setattr("dapo_lit.rollout.step_collection.time", clock)
+    assert made.collect(1, 0).metrics["time/tail_s"] == tail
 
 
 def test_a_step_that_takes_long_says_how_far_it_is(capsys, monkeypatch):
