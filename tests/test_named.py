@@ -20,11 +20,15 @@ LONGEST_VALUE = 50
 """Characters of a value in a message, such as a path."""
 
 
+SOURCE = [file for package in ("dapo_lit", "ablations") for file in sorted((ROOT / package).rglob("*.py"))]
+NAME = re.compile(r"`([^`]+)`")
+
+
 @cache
 def worded() -> list[tuple[str, ...]]:
     """Every text of the package as its literal parts, with a value between each two."""
     found = []
-    for file in ROOT.glob("dapo_lit*/**/*.py"):
+    for file in SOURCE:
         tree = ast.parse(file.read_text(encoding="utf-8"))
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -199,9 +203,10 @@ LINES = re.search(
 @pytest.mark.parametrize("row", LINES, ids=lambda row: row.split("|")[1].strip())
 def test_a_line_that_people_look_for_is_where_the_table_says(row: str) -> None:
     _, _, files, functions, _ = row.split("|")
-    texts = [(ROOT / "dapo_lit" / name).read_text(encoding="utf-8") for name in re.findall(r"`([^`]+)`", files)]
+    named_files = [ROOT / ("" if name.startswith("ablations/") else "dapo_lit") / name for name in NAME.findall(files)]
+    texts = [file.read_text(encoding="utf-8") for file in named_files]
     assert texts
-    package = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "dapo_lit").rglob("*.py"))
+    package = "\n".join(file.read_text(encoding="utf-8") for file in SOURCE)
     named, _, classes = functions.partition("the classes are where they are read:")
     for name in re.findall(r"`(\w+)`", named):
         assert any(re.search(rf"^ *(def|class) {name}\b", text, re.MULTILINE) for text in texts), name

@@ -34,8 +34,8 @@ def ratios(
     +-20.
 
     >>> old, mu = torch.tensor([0.3, 0.3]).log(), torch.tensor([0.15, 0.075]).log()  # ratios 2 and 4
-    >>> [round(ratios(old, mu, torch.tensor([0, 0]), level)[0].item(), 4) for level in ("sequence", "geometric")]
-    [8.0, 2.8284]
+    >>> tuple(round(ratios(old, mu, torch.tensor([0, 0]), level)[0].item(), 4) for level in ("sequence", "geometric"))
+    (8.0, 2.8284)
     """
     if level == "token":
         return importance_ratio(old_logprobs, rollout_logprobs)
@@ -51,8 +51,8 @@ def bounded(ratio: Float[Tensor, "N"], effect: Effect, low: float, high: float) 
     """The weight of a ratio: kept within the band, 1 inside of it and 0 outside, or the ratio inside and 0 outside.
 
     >>> ratio = torch.tensor([0.25, 1.5, 4.0])
-    >>> [bounded(ratio, effect, 0.5, 2.0).tolist() for effect in ("weigh", "mask", "both")]
-    [[0.5, 1.5, 2.0], [0.0, 1.0, 0.0], [0.0, 1.5, 0.0]]
+    >>> tuple(bounded(ratio, effect, 0.5, 2.0).tolist() for effect in ("weigh", "mask", "both"))
+    ([0.5, 1.5, 2.0], [0.0, 1.0, 0.0], [0.0, 1.5, 0.0])
     """
     if effect == "weigh":
         return ratio.clamp(low, high)

@@ -11,6 +11,7 @@ import pytest
 from browser import HOSTILE, Browser, chromium
 from synthetic_runs import write_run
 
+from ablations.command_text import command
 from ablations.commands.report import main as report
 from ablations.compare.contrasts import contrasts
 from ablations.designs import Arm
@@ -285,11 +286,11 @@ def test_the_page_of_a_run_fills_while_it_goes_on(browser: Browser, tmp_path: Pa
         assert browser.evaluate("explorer.lines[0].rows.at(-1)[0]") == rows - 1
         assert f"Step {rows - 1} of 40, running." in browser.evaluate("document.body.textContent")
     shown = "document.querySelector('pre code').textContent.trim()"
-    assert browser.evaluate(shown) == f"python -m dapo_lit.report {tmp_path / 'live'}"  # it is a cell of a study
+    assert browser.evaluate(shown) == command("report", str(tmp_path / "live"))  # it is a cell of a study
     (run / "overrides.txt").write_text("+experiment=dapo\nseed=0\nbudget.steps=40\n")
     browser.open(write_run_page(run) or run)
-    command = "python -m dapo_lit.train -m +experiment=dapo budget.steps=40 +study=leave_one_out 'seed=range(0,6)'"
-    assert browser.evaluate(shown) == command
+    study = command("train", "-m", "+experiment=dapo", "budget.steps=40", "+study=leave_one_out", "seed=range(0,6)")
+    assert browser.evaluate(shown) == study
 
 
 def test_the_page_of_a_run_shows_six_metrics_at_once_and_a_click_enlarges_one(browser: Browser, tmp_path: Path) -> None:
