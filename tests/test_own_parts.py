@@ -27,7 +27,7 @@ from dapo_lit.step.batch import TokenBatch, token_batch
 from dapo_lit.step.loss import TokenData
 from dapo_lit.study.compare.contrasts import contrasts
 from dapo_lit.study.designs import Design, read_arm
-from dapo_lit.study.figures.style import contrast_name
+from dapo_lit.study.figures.style import contrast_name, family_name
 from dapo_lit.study.read.guard import composed_refusals
 from dapo_lit.switches.algorithm import correction, credit, loss_mask, objective, reward_shaping
 from dapo_lit.switches.parts import PENALTY, SLOTS, check_rewards, part_of, slot_of
@@ -281,6 +281,10 @@ def test_a_technique_in_a_users_file_has_a_switch_a_name_and_its_sign_in_reports
     found = [one for one in contrasts([arm.name for arm in arms], "dapo") if one.family == "added"]
     assert [one.pair for one in found] == [(arms[1].name, "dapo"), (arms[3].name, "naive_grpo")]
     assert contrast_name(found[0]) == "wiring_parts.HALVED (added to dapo)"
+    (shipped,) = contrasts(["dapo", "dapo+overlong_filtering"])
+    assert (contrast_name(shipped), family_name(shipped)) == ("overlong filtering (added)", "added to DAPO")
+    (without,) = contrasts(["dapo", "dapo-clip_higher"])
+    assert (contrast_name(without), family_name(without)) == ("clip-higher", "left out of DAPO")
     config = compose("algorithm.own_techniques=[wiring_parts.HALVED]")
     assert arm_of(config) == "dapo+wiring_parts.HALVED"
     assert [path for path, _ in sources(config)] == ["wiring_parts.HALVED"]

@@ -16,7 +16,7 @@ from dapo_lit.study.compare.equal_budget import (
 )
 from dapo_lit.study.compare.statistics import per_base, smallest_effect
 from dapo_lit.study.figures.difference_figures import differences_figure
-from dapo_lit.study.figures.style import contrast_name
+from dapo_lit.study.figures.style import contrast_name, family_name
 from dapo_lit.study.read.calibrations import Admitted
 from dapo_lit.study.read.health import learned
 from dapo_lit.study.read.outcomes import amount, bases, in_words, unit, with_interval
@@ -76,7 +76,7 @@ def _row(runs: Runs, effect: Effect) -> list[str]:
     least = smallest_effect(estimate.n)
     numbers = [f"{mean} {unit(key)}".strip(), "–" if estimate.low is None else f"[{low}, {high}]"]
     tests = ["–" if p is None else f"{p:.3g}" for p in (effect.p, effect.adjusted)]
-    kind = f"{effect.kind}, {effect.contrast.family}" + (f", alpha {effect.alpha:g}" if effect.alpha else "")
+    kind = f"{effect.kind}, {family_name(effect.contrast)}" + (f", alpha {effect.alpha:g}" if effect.alpha else "")
     words = re.sub(r" after the last step.*\)", ")", effect.words)
     seen = amount(key, least * estimate.sd) if least and estimate.sd else "–"
     used = tokens_used(runs, effect.contrast)
