@@ -20,7 +20,9 @@ LONGEST_VALUE = 50
 """Characters of a value in a message, such as a path."""
 
 
-SOURCE = [file for package in ("dapo_lit", "dapo_lit_tools", "ablations") for file in sorted((ROOT / package).rglob("*.py"))]
+SOURCE = [
+    file for package in ("dapo_lit", "dapo_lit_tools", "ablations") for file in sorted((ROOT / package).rglob("*.py"))
+]
 NAME = re.compile(r"`([^`]+)`")
 
 

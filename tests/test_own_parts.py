@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ablations.compare.contrasts import contrasts
 from ablations.designs import Design, read_arm
-from ablations.figures.style import contrast_name
+from ablations.figures.style import contrast_name, family_name
 from ablations.read.guard import composed_refusals
 from dapo_lit.build.components import RunComponents
 from dapo_lit.build.inputs import sources
@@ -281,6 +281,10 @@ def test_a_technique_in_a_users_file_has_a_switch_a_name_and_its_sign_in_reports
     found = [one for one in contrasts([arm.name for arm in arms], "dapo") if one.family == "added"]
     assert [one.pair for one in found] == [(arms[1].name, "dapo"), (arms[3].name, "naive_grpo")]
     assert contrast_name(found[0]) == "wiring_parts.HALVED (added to dapo)"
+    (shipped,) = contrasts(["dapo", "dapo+overlong_filtering"])
+    assert (contrast_name(shipped), family_name(shipped)) == ("overlong filtering (added)", "added to DAPO")
+    (without,) = contrasts(["dapo", "dapo-clip_higher"])
+    assert (contrast_name(without), family_name(without)) == ("clip-higher", "left out of DAPO")
     config = compose("algorithm.own_techniques=[wiring_parts.HALVED]")
     assert arm_of(config) == "dapo+wiring_parts.HALVED"
     assert [path for path, _ in sources(config)] == ["wiring_parts.HALVED"]

@@ -129,8 +129,18 @@ def contrast_name(contrast: Contrast) -> str:
     """A comparison's name in legends and tables: the technique's label, else the comparison's own."""
     if contrast.technique is None:
         return short(contrast.label)
-    added = contrast.technique not in DAPO and contrast.family.startswith("left out of DAPO")
-    return REGISTER[contrast.technique].label + " (added)" * added
+    return REGISTER[contrast.technique].label + " (added)" * _is_added(contrast)
+
+
+def family_name(contrast: Contrast) -> str:
+    """The family of a comparison in tables: of a technique that is not part of DAPO, what was done."""
+    return contrast.family.replace("left out of", "added to") if _is_added(contrast) else contrast.family
+
+
+def _is_added(contrast: Contrast) -> bool:
+    """True for a technique that the arm around DAPO has and DAPO has not; its family keeps the name it is registered
+    by."""
+    return contrast.technique not in (None, *DAPO) and contrast.family.startswith("left out of DAPO")
 
 
 def short(arm: str) -> str:

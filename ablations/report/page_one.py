@@ -20,13 +20,14 @@ from ablations.compare.equal_budget import (
 from ablations.compare.sequential import median_interval
 from ablations.compare.statistics import Array, per_base, smallest_effect
 from ablations.figures.difference_figures import differences_figure
-from ablations.figures.style import contrast_name
+from ablations.figures.style import contrast_name, family_name
 from ablations.read.calibrations import Admitted
 from ablations.read.health import learned
 from ablations.read.outcomes import amount, bases, in_words, unit, with_interval
 from ablations.report.document import Part, Table
 from ablations.report.results import Results
 from ablations.techniques import REGISTER
+from dapo_lit.techniques import REGISTER
 
 NAMED = 6
 """Undecided comparisons that the first line names."""
@@ -79,7 +80,7 @@ def _row(results: Results, effect: Effect) -> list[str]:
     least = smallest_effect(estimate.n)
     numbers = [f"{mean} {unit(key)}".strip(), "–" if estimate.low is None else f"[{low}, {high}]"]
     tests = ["–" if p is None else f"{p:.3g}" for p in (effect.p, effect.adjusted)]
-    kind = f"{effect.kind}, {effect.contrast.family}" + (f", alpha {effect.alpha:g}" if effect.alpha else "")
+    kind = f"{effect.kind}, {family_name(effect.contrast)}" + (f", alpha {effect.alpha:g}" if effect.alpha else "")
     words = re.sub(r" after the last step.*\)", ")", effect.words)
     seen = amount(key, least * estimate.sd) if least and estimate.sd else "–"
     used = tokens_used(results.runs, effect.contrast)
