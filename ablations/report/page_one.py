@@ -27,7 +27,6 @@ from ablations.read.outcomes import amount, bases, in_words, unit, with_interval
 from ablations.report.document import Part, Table
 from ablations.report.results import Results
 from ablations.techniques import REGISTER
-from dapo_lit.techniques import REGISTER
 
 NAMED = 6
 """Undecided comparisons that the first line names."""
