@@ -248,7 +248,7 @@ def test_a_file_that_the_part_imports_from_its_folder_is_in_the_identity_too(com
     assert len(set(digests)) == 2
 
 
-def test_the_slot_of_a_function_is_told_by_its_first_parameters():
+def test_the_slot_of_a_function_is_known_by_its_first_parameters():
     assert slot_of(OWN + "half").key == "overlong.punish"
     assert slot_of(OWN + "by_completion").key == "correction.kind"
     with pytest.raises(ConfigError, match=r"odd.*\(a, b\).*\(rewards, \.\.\.\): estimator"):

@@ -40,6 +40,7 @@ from dapo_lit_tools.replays.tables import cosine, token_table
 
 TEMPLATE = Path(__file__).with_name("step.html")
 COMPUTED: dict[str, tuple[Any, ...]] = {
+    "own_techniques": ((),),
     "advantage.whiten": (False,),
     "token_level_denominator": ("minibatch", "group"),
     "entropy.bonus": (0,),

@@ -53,4 +53,4 @@ def test_its_effect_is_in_the_report_of_a_study_that_varies_it(tmp_path: Path, s
     own = [c for c in results["comparisons"] if c["contrast"]["technique"] == SIXTH]
     assert [c["estimate"]["mean"] for c in own] == [pytest.approx(0.07, abs=0.03)]
     assert SIXTH in results["exercised"]
-    assert MASK.label in {row["comparison"] for row in results["tables"]["effects"]}
+    assert f"{MASK.label} (added)" in {row["comparison"] for row in results["tables"]["effects"]}
