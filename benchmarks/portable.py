@@ -94,7 +94,9 @@ def measured(setting: str) -> dict[str, object]:
     command = [sys.executable, __file__, "--one"]
     # What is set here already would make another setting of it.
     kept = {key: value for key, value in os.environ.items() if key not in SETTINGS["avx2"]}
-    done = subprocess.run(command, env=kept | SETTINGS[setting], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, env=kept | SETTINGS[setting], capture_output=True, text=True, encoding="utf-8", check=True
+    )
     return dict(json.loads(done.stdout))
 
 
@@ -120,8 +122,8 @@ def main() -> None:
 
     row = {setting: measured(setting) for setting in SETTINGS}
     if chosen.out:
-        rows = json.loads(chosen.out.read_text()) if chosen.out.is_file() else {}
-        chosen.out.write_text(json.dumps(rows | {processor(): row}, indent=1, sort_keys=True) + "\n")
+        rows = json.loads(chosen.out.read_text(encoding="utf-8")) if chosen.out.is_file() else {}
+        chosen.out.write_text(json.dumps(rows | {processor(): row}, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     print(json.dumps(row, indent=1))
 
 

@@ -77,7 +77,8 @@ class Road:
         # `_exit`, `fork`: reward workers and cells are forked, and end without Python's own clean-up.
         settings.write_text(
             f"[run]\nparallel = true\nsigterm = true\npatch =\n    _exit\n    fork\ndata_file = {traces}/data\n"
-            f"include =\n    {include}\ndisable_warnings = no-data-collected,module-not-measured\n"
+            f"include =\n    {include}\ndisable_warnings = no-data-collected,module-not-measured\n",
+            encoding="utf-8",
         )
         environment = {
             **os.environ, "COVERAGE_PROCESS_START": str(settings), "PYTHONPATH": f"{ROOT}:.", "OMP_NUM_THREADS": "1",
@@ -91,7 +92,7 @@ class Road:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
+            encoding="utf-8",
             errors="replace",
         ), traces
 

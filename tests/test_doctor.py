@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
+import dapo_lit
 from dapo_lit import doctor
 
 
@@ -33,9 +34,9 @@ def of(subject: str) -> doctor.Finding:
 def test_a_machine_on_which_runs_work_passes_and_what_is_optional_has_a_remedy(capsys) -> None:
     assert doctor.main(["--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
-    Draft202012Validator(json.loads((Path(doctor.__file__).with_name("schemas") / "doctor.json").read_text())).validate(
-        answer
-    )
+    Draft202012Validator(
+        json.loads((Path(dapo_lit.__file__).with_name("schemas") / "doctor.json").read_text())
+    ).validate(answer)
     assert answer["can_run"]
     found = [doctor.Finding(**row) for row in answer["findings"]]
     assert {one.subject for one in found} >= {"Python", "torch", "GPU", "vLLM", "machine", "runs", "model hub", "W&B"}

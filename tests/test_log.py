@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from test_rooms import FILES, PACKAGE, TOOLS
+from test_rooms import BELOW, FILES, PACKAGE, TOOLS
 
 from dapo_lit.cli.command import in_hydra, run_command
 from dapo_lit.config import Config
@@ -16,7 +16,7 @@ from dapo_lit.log import log
 from dapo_lit.preflight.table import Finding, run_checks
 
 PRINTS = {
-    "dapo_lit/log.py", "dapo_lit/screen.py",  # standard output itself
+    "dapo_lit/log.py", "ablations/screen.py",  # standard output itself
     "dapo_lit_tools/planning/plan.py",  # what the command `plan` was asked for
     "dapo_lit/runs/loggers.py",  # the line a step, which logger.progress asks for
     "dapo_lit/ranks/watch.py",  # the last words of a process that is ended
@@ -26,7 +26,7 @@ PRINTS = {
 
 def test_below_the_command_line_nothing_prints():
     own = ("log", "screen")
-    places = (PACKAGE, PACKAGE / "cli", TOOLS / "commands")
+    places = (PACKAGE, PACKAGE / "cli", TOOLS / "commands", *BELOW.values(), BELOW["ablations"] / "commands")
     commands = {file for file in FILES if file.parent in places and file.stem not in own}
     prints = {
         file.relative_to(PACKAGE.parent).as_posix()

@@ -1,6 +1,7 @@
 """run.json and config.yaml: what a run is, and the config that it was started with."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,17 @@ from ablations.files.layout import CONFIG, RECORD
 from ablations.files.manifest import MANIFEST, RESTORE, check_file, read_manifest, sealed, unsealed
 from ablations.trainer import configs
 
-YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's loader, where PyYAML has it, is ten times as fast; a study has one config a run."""
+
+class YamlLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """libyaml's loader, where PyYAML has it, is ten times as fast; a study has one config a run.
+
+    Reads 1e-06 as a number, as YAML 1.2 and OmegaConf do; to PyYAML it is text without a point.
+    """
+
+
+YamlLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
 
 
 @with_config(OPEN)
@@ -156,7 +166,7 @@ def read_config(run: Path) -> dict[str, Any]:
     if not file.is_file():
         raise DamagedError(f"{run}: no {CONFIG}; a run is a folder such as runs/<study>/<arm>/seed_<n>")
     try:
-        tree = yaml.load(file.read_text(encoding="utf-8"), Loader=YAML)
+        tree = yaml.load(file.read_text(encoding="utf-8"), Loader=YamlLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         # A date that no calendar has is a ValueError.
         raise DamagedError(f"{file} cannot be read ({' '.join(str(error).split())}); {RESTORE}") from None
