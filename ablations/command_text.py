@@ -16,8 +16,15 @@ def command(name: str, *arguments: str) -> str:
 
     >>> command("report", "runs/$(date)").endswith("report 'runs/$(date)'")
     True
+    >>> print(command("report", "a=['b+c']").split(" ")[-1])
+    "a=['b+c']"
     """
-    return shlex.join([*command_words(name), *arguments])
+    return " ".join(map(_word, [*command_words(name), *arguments]))
+
+
+def _word(text: str) -> str:
+    """One word for a shell: in double quotes where it has single ones and nothing that those would let through."""
+    return f'"{text}"' if "'" in text and not re.search(r'["$`\\!]', text) else shlex.quote(text)
 
 
 def setting(key: str, value: object) -> str:

@@ -21,15 +21,17 @@ import io
 import json
 import re
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ablations.arguments import CommandParser, add_json
 from ablations.command_text import command, setting
-from ablations.designs import Arm, read_arm
+from ablations.designs import ARMS, Arm, read_arm
 from ablations.errors import UserError, suggestion
 from ablations.files.layout import ROLLOUTS
 from ablations.files.metrics_file import read_metrics
@@ -38,19 +40,26 @@ from ablations.screen import on_screen
 from ablations.techniques import DAPO, REGISTER, step_mean
 from ablations.trainer import flatten
 from dapo_lit.callable_module import make_callable
-from dapo_lit.cli.command import compose, exit_code_of
+from dapo_lit.cli.command import compose, exit_code_of, run_command
 from dapo_lit.cli.overrides import check_overrides
 from dapo_lit.cli.study_launch import check_code
 from dapo_lit.cli.workers import in_child, workers_for
 from dapo_lit.config import Config, config_folder
 
+if TYPE_CHECKING:
+    from dapo_lit.cli.study_cost import RunCost
+
 SCHEMA = "dapo_lit/ablate/1"
 ALL = "all"
 PROBE_STEPS = 3
+PROBE_SECONDS = "seconds.txt"
+"""In the folder of a probe: what it took, checks left out."""
 FEW_MIXED = 0.02
 """Share of mixed groups in the probe below which a warning says that nearly nothing is learned."""
 EPOCHS = (2, 4, 8)
 """Times the epochs of the run, in the probes for clip-higher."""
+Start = tuple[Path, list[str]]
+"""The folder of a study, and the command line that runs it."""
 
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -91,8 +100,8 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[
     return options, own
 
 
-def ablate(options: argparse.Namespace, own: list[str], typed: str, planned: list[dict[str, Any]]) -> list[str]:
-    """Probes; returns the command line of the study, empty if it is not to be started.
+def ablate(options: argparse.Namespace, own: list[str], typed: str, planned: list[dict[str, Any]]) -> list[Start]:
+    """Probes; returns the study, none if it is not to be started.
 
     planned: with --json takes the plan (schemas/ablate.json).
 
@@ -108,14 +117,15 @@ def ablate(options: argparse.Namespace, own: list[str], typed: str, planned: lis
     check_code(config)
     rows, acts = probe(technique, config, settings, 1)
     if acts:
-        estimate = estimated(config, rows)
+        treated = compose(*settings, f"study.arm='{Arm(DAPO | {technique}).name}'")
+        estimate = estimated(config, rows, treated)
         print("\n".join(cost(estimate)), flush=True)
         study = ["-m", *settings, "preflight=false"]
         if options.json == "true":
             planned.append({"schema": SCHEMA, "technique": technique, "study_name": config.study_name,
                             "command": command("train", *study), **estimate})  # fmt: skip
             return []
-        return to_start(options, study)
+        return to_start(options, study, config, estimate)
     reason = f"{record.label} would have next to nothing to act on, so no study is run."
     if technique != "clip_higher":
         raise UserError(f"{reason}\n{record.condition.lever}")
@@ -128,7 +138,7 @@ def ablate(options: argparse.Namespace, own: list[str], typed: str, planned: lis
     )
 
 
-def ablate_part(options: argparse.Namespace, own: list[str], planned: list[dict[str, Any]]) -> list[str]:
+def ablate_part(options: argparse.Namespace, own: list[str], planned: list[dict[str, Any]]) -> list[Start]:
     """Like `ablate`, for a function in a file of the user's: it is added to the arm `--on`.
 
     Raises UserError: the function cannot be used, or needs what the run does not have.
@@ -165,7 +175,7 @@ def ablate_part(options: argparse.Namespace, own: list[str], planned: list[dict[
     config = compose(*settings, f"study.arm='{reference.name}'")
     check_code(config)
     # Before the probe, which trains the arm without it.
-    check_algorithm(compose(*settings, f"study.arm='{treated.name}'"))
+    check_algorithm(other := compose(*settings, f"study.arm='{treated.name}'"))
     rows, _ = probed(config, settings, reference.name, 1, name)
     if record:
         acts, amount = record.condition.judged(rows, on=False)
@@ -174,14 +184,14 @@ def ablate_part(options: argparse.Namespace, own: list[str], planned: list[dict[
             raise UserError(
                 f"{record.label} would have next to nothing to act on, so no study is run.\n{record.condition.lever}"
             )
-    estimate = estimated(config, rows)
+    estimate = estimated(config, rows, other)
     print("\n".join(cost(estimate)), flush=True)
     study = ["-m", *settings, "preflight=false"]
     if options.json == "true":
         planned.append({"schema": SCHEMA, "technique": path, "study_name": config.study_name,
                         "command": command("train", *study), **estimate})  # fmt: skip
         return []
-    return to_start(options, study)
+    return to_start(options, study, config, estimate)
 
 
 def minutes(text: str) -> float | None:
@@ -194,13 +204,13 @@ def minutes(text: str) -> float | None:
     return (float(found[1]) * (60 if found[2] == "h" else 1) or None) if found else None
 
 
-def ablate_all(options: argparse.Namespace, own: list[str], planned: list[dict[str, Any]]) -> list[str]:
-    """Probes DAPO, chooses a design by the budget; returns the command line of its study, empty if none is started.
+def ablate_all(options: argparse.Namespace, own: list[str], planned: list[dict[str, Any]]) -> list[Start]:
+    """Probes DAPO, chooses a design by the budget; returns its study, none if it is not to be started.
 
     Raises UserError: the smallest design takes more than the budget.
     """
     from ablations.compare.advice import advice, findings
-    from ablations.compare.affordable import LEAST, affordable, sight
+    from ablations.compare.affordable import DESIGNS, LEAST, affordable, sight
 
     check_overrides(own)
     base = ["+experiment=hf", *proposed(options, own), *own, "+study=leave_one_out", "study.name=ablate_all"]
@@ -211,46 +221,54 @@ def ablate_all(options: argparse.Namespace, own: list[str], planned: list[dict[s
         found = advice(technique, rows, algorithm, ())
         print(f"  {record.label}: {'' if found.acts else 'has next to nothing to act on; '}{found.amount}")
     known, steps, budget = findings(), config.budget.steps, minutes(options.budget) if options.budget else None
-    seconds, tokens = (rows[-1][key] / rows[-1]["step"] for key in ("wall_s", "tokens_generated"))
-    workers = workers_for(config, 16 * LEAST)
-    choice = affordable(seconds * steps / 60, workers, budget)
+    seconds, workers = rows[-1]["wall_s"] / rows[-1]["step"], workers_for(config, 16 * LEAST)
+    named = {arm.name: "dynamic_sampling" in arm.on for design in DESIGNS for arm in ARMS[design]()}
+    runs = run_costs(config, rows, named)
+    minutes_of = {arm: run.seconds / 60 for arm, run in runs.items()}
+    choice = affordable(minutes_of, workers, budget)
     if choice is None:
-        needed = seconds * steps / 60 * 6 * LEAST / workers
+        needed = sum(minutes_of[arm.name] for arm in ARMS["leave_one_out"]()) * LEAST / workers
         raise UserError(
             f"--budget {options.budget}: {LEAST} seeds of the smallest design, one technique at a time, take about "
             f"{needed:,.0f} minutes at {seconds:.1f} s a step; fewer budget.steps, or one technique"
         )
+    chosen = {arm.name: runs[arm.name] for arm in ARMS[choice.design]()}
+    tokens = round(choice.seeds * sum(run.tokens for run in chosen.values()))
     print(f"study     {choice.words}: {choice.runs} runs of {steps} steps, about {choice.minutes:,.0f} minutes and "
-          f"{round(choice.runs * steps * tokens):,} tokens")  # fmt: skip
+          f"{tokens:,} tokens")  # fmt: skip
     print(f"  can see, {sight(choice, known)}")
-    print(f"  ({seconds:.1f} s a step as in DAPO, {workers} at a time, evaluations not counted)", flush=True)
+    print(f"  ({seconds:.1f} s a step in DAPO, {workers} at a time, start and evaluations counted)", flush=True)
     reference = "dapo" if choice.design == "leave_one_out" else "naive_grpo"
     study = [
         "-m", *base, f"study.arms=[{choice.design}]", f"study.reference={reference}", "study.until=null",
         setting("study.seeds", list(range(choice.seeds))), *([setting("study.families", choice.families)] if
         choice.families else []), "preflight=false",
     ]  # fmt: skip
+    costs = {
+        "pairs": choice.seeds,
+        "minutes": choice.minutes,
+        "tokens": tokens,
+        "finds_points": choice.finds(choice.noise(sampling_noise(config, rows))),
+    }
+    estimate = {
+        "metric": config.own_study.metric, "looks": [choice.seeds], "steps": steps, "seconds_a_step": seconds,
+        "workers": workers, "costs": [costs], "runs": {arm: asdict(run) for arm, run in chosen.items()},
+    }  # fmt: skip
     if options.json == "true":
-        costs = {
-            "pairs": choice.seeds,
-            "minutes": choice.minutes,
-            "tokens": round(choice.runs * steps * tokens),
-            "finds_points": choice.finds(choice.noise(sampling_noise(config, rows))),
-        }
-        estimate = {
-            "metric": config.own_study.metric, "looks": [choice.seeds], "steps": steps, "seconds_a_step": seconds,
-            "workers": workers, "costs": [costs],
-        }  # fmt: skip
         planned.append({"schema": SCHEMA, "technique": ALL, "study_name": config.study_name,
                         "command": command("train", *study), **estimate})  # fmt: skip
         return []
-    return to_start(options, study)
+    return to_start(options, study, config, estimate)
 
 
-def to_start(options: argparse.Namespace, study: list[str]) -> list[str]:
-    """The command line of a study that its user wants started; else empty, and it is printed."""
+def to_start(options: argparse.Namespace, study: list[str], config: Config, estimate: Mapping[str, Any]) -> list[Start]:
+    """The study if its user wants it started, its estimate kept; else none, and its command is printed."""
+    from dapo_lit.cli.study_cost import promise
+
     if not options.plan and (options.yes or agreed()):
-        return study
+        folder = Path(config.runs_dir) / config.study_name
+        promise(folder, estimate)
+        return [(folder, study)]
     print(f"Nothing was started. To start it:\n{command('train', *study)}", flush=True)
     return []
 
@@ -401,7 +419,11 @@ def train_probe(config: Config, overrides: list[str]) -> None:
     log.parent.mkdir(parents=True, exist_ok=True)
     print(f"training {config.budget.steps} steps; what they print is in {log}", flush=True)
     with log.open("a", encoding="utf-8") as opened, redirect_stdout(StepLines(opened, sys.stdout)):
+        started = time.monotonic()
         train(config.model_copy(update={"preflight": False}), overrides)
+    # A probe that was there already took its time in an earlier call.
+    if not (kept := log.with_name(PROBE_SECONDS)).exists():
+        kept.write_text(f"{time.monotonic() - started}\n", encoding="utf-8")
 
 
 class StepLines(io.TextIOBase):
@@ -422,14 +444,28 @@ class StepLines(io.TextIOBase):
         self.log.flush()
 
 
-def estimated(config: Config, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Pairs, time and tokens of the study, and the effect that it can show if every completion were a coin."""
+def run_costs(config: Config, rows: Sequence[dict[str, Any]], arms: Mapping[str, bool]) -> dict[str, "RunCost"]:
+    """What a run of each arm takes; `arms` says which have dynamic sampling. config: of the arm that was probed."""
+    from dapo_lit.cli.study_cost import run_cost
+
+    place = Path(config.runs_dir) / f"{config.study_name}_probe" / f"epochs_{config.algorithm.epochs}" / PROBE_SECONDS
+    start_s = max(0.0, float(place.read_text(encoding="utf-8")) - rows[-1]["wall_s"])
+    return {arm: run_cost(config, rows, start_s, on) for arm, on in arms.items()}
+
+
+def estimated(config: Config, rows: Sequence[dict[str, Any]], other: Config) -> dict[str, Any]:
+    """Pairs, time and tokens of the study, and the effect that it can show if every completion were a coin.
+
+    config: of the arm that was probed. other: of the one that it is compared with.
+    """
     from ablations.compare.sequential import planned_looks
     from ablations.compare.statistics import smallest_effect
 
     study, steps = config.own_study, config.budget.steps
     looks = planned_looks(study.max_pairs) if study.until else (len(study.seeds),)
-    seconds, tokens = (rows[-1][key] / rows[-1]["step"] for key in ("wall_s", "tokens_generated"))
+    arms = {str(one.own_study.arm): one.algorithm.techniques.dynamic_sampling for one in (config, other)}
+    runs = run_costs(config, rows, arms)
+    seconds, tokens = (sum(getattr(run, key) for run in runs.values()) for key in ("seconds", "tokens"))
     noise, workers = sampling_noise(config, rows), workers_for(config, 2 * looks[0])
     costs = []
     for pairs in sorted({looks[0], looks[-1]}):
@@ -437,13 +473,14 @@ def estimated(config: Config, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         costs.append(
             {
                 "pairs": pairs,
-                "minutes": 2 * pairs * steps * seconds / workers / 60,
-                "tokens": round(2 * pairs * steps * tokens),
+                "minutes": pairs * seconds / workers / 60,
+                "tokens": round(pairs * tokens),
                 "finds_points": None if least is None else noise * least,
             }
         )
-    of_a_step = {"steps": steps, "seconds_a_step": seconds, "workers": workers}
-    return {"metric": study.metric, "looks": list(looks), **of_a_step, "costs": costs}
+    of_a_step = {"steps": steps, "seconds_a_step": rows[-1]["wall_s"] / rows[-1]["step"], "workers": workers}
+    per_run = {arm: asdict(run) for arm, run in runs.items()}
+    return {"metric": study.metric, "looks": list(looks), **of_a_step, "costs": costs, "runs": per_run}
 
 
 def sampling_noise(config: Config, rows: Sequence[dict[str, Any]]) -> float:
@@ -467,15 +504,18 @@ def cost(estimate: Mapping[str, Any]) -> list[str]:
         text = f"{row['pairs']} pairs: about {row['minutes']:,.0f} minutes and {row['tokens']:,.0f} tokens; they find"
         least = float("inf") if row["finds_points"] is None else row["finds_points"]
         lines.append(f"  {text} {least:.1f} points of {in_words(estimate['metric'])} if sampling is the only noise")
-    rate = f"{estimate['seconds_a_step']:.1f} s a step, {estimate['workers']} at a time"
-    return [*lines, f"  ({rate}, evaluations not counted; training adds noise of its own)"]
+    for arm, run in estimate["runs"].items():
+        lines.append(
+            f"  a run of {arm}: {run['tokens']:,.0f} tokens and {run['seconds']:,.0f} s, start and evaluations too"
+        )
+    return [*lines, f"  ({estimate['workers']} at a time; training adds noise of its own)"]
 
 
 @on_screen()
 def main(arguments: Sequence[str]) -> int:
     options, own = parse_arguments(arguments)
     typed = command("ablate", *arguments)
-    study: list[str] = []
+    study: list[Start] = []
     planned: list[dict[str, Any]] = []
     # With --json, standard output has the answer and nothing else.
     with redirect_stdout(sys.stderr) if options.json == "true" else nullcontext():
@@ -491,12 +531,16 @@ def main(arguments: Sequence[str]) -> int:
         print(json.dumps(planned[0], indent=1, allow_nan=False))
     if not study:
         return 0
-    print(command("train", *study), flush=True)
+    ((folder, typed_study),) = study
+    print(command("train", *typed_study), flush=True)
     from dapo_lit import train
+    from dapo_lit.cli.study_cost import promised_against_used
 
-    sys.argv[1:] = study
-    train.main()
-    return 0
+    sys.argv[1:] = typed_study
+    code = run_command(train.train, Config, "config", run_study=train.run_study)
+    if said := promised_against_used(folder):
+        print(said, flush=True)
+    return code
 
 
 make_callable(__name__)

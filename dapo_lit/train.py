@@ -23,7 +23,6 @@ from ablations.screen import StatusLine
 from dapo_lit.callable_module import make_callable
 from dapo_lit.cli.command import attempt, compose_run, exit_code_of, run_command, silence_libraries
 from dapo_lit.cli.jobs import arm_of
-from dapo_lit.cli.workers import Cell, in_child, run_cells, workers_for
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.data.templates import agreed_template
 from dapo_lit.preflight.files import check_files

@@ -14,6 +14,8 @@ import dapo_lit
 from dapo_lit.ablate import agreed, parse_arguments
 from dapo_lit.build.components import RunComponents
 from dapo_lit.cli.command import compose
+from dapo_lit.cli.study_cost import RunCost, run_cost
+from dapo_lit.rollout.dynamic_sampling import groups_in_flight
 
 SUMS = ((1, 2), (2, 2), (3, 1), (4, 3))
 SETTINGS = (
@@ -45,6 +47,16 @@ def test_it_finds_columns_probes_and_runs_the_study_which_the_same_command_conti
     assert (plan["reference"], plan["metric"]) == ("dapo-clip_higher", "rollout/accuracy")
     assert {run.parent.name for run in study.glob("*/seed_*/DONE.json")} == {"seed_0", "seed_1"}
     assert len([*study.glob("dapo*/seed_*/DONE.json")]) == 4
+    kept = json.loads((study / "estimate.json").read_text())
+    rows = [json.loads((run / "metrics.jsonl").read_text().splitlines()[-1]) for run in study.glob("dapo*/seed_*")]
+    assert kept["used"]["runs"] == 4
+    assert kept["used"]["tokens"] == sum(row["tokens_generated"] for row in rows)
+    assert kept["used"]["seconds"] > sum(row["wall_s"] for row in rows)  # start-up is counted
+    assert {arm: set(cost) for arm, cost in kept["promised"]["runs"].items()} == {
+        "dapo-clip_higher": {"seconds", "tokens"}, "dapo": {"seconds", "tokens"},
+    }  # fmt: skip
+    last = done.stdout.strip().splitlines()[-1]
+    assert re.search(r"^estimate  of 4 runs: [\d,]+ tokens and \d+ s promised, [\d,]+ tokens and \d+ s used$", last)
     before = {file: file.stat().st_mtime_ns for file in (folder[0] / "runs").rglob("metrics.jsonl")}
     assert ablate(folder).returncode == 0
     assert before == {file: file.stat().st_mtime_ns for file in before}
@@ -56,6 +68,43 @@ def test_a_plan_says_what_a_study_takes_and_starts_none(folder):
     assert re.search(r"^  2 pairs: about .* minutes", done.stdout, re.MULTILINE)
     assert "Nothing was started. To start it:\npython" in done.stdout
     assert not (folder[0] / "runs" / "planned").exists()
+
+
+def probe_rows(*, mixed: float, groups: int, tokens: int = 1200, generate_s: float = 6.0) -> list[dict[str, float]]:
+    """Three steps of ten seconds each, of which sampling takes `generate_s`."""
+    each = {
+        "rollout/groups_mixed_frac": mixed, "sampling/groups_generated": groups, "time/generate_s": generate_s,
+    }  # fmt: skip
+    return [{"step": k, "wall_s": 10.0 * k, "tokens_generated": tokens * k} | each for k in (1, 2, 3)]
+
+
+def test_an_arm_with_dynamic_sampling_is_billed_for_the_groups_that_it_discards():
+    """The probe's arm keeps every group; at 50 % mixed, dynamic sampling has 158 of 64 under way (one sd of margin)."""
+    config = compose("+experiment=four_sums", "algorithm.num_prompts=64", "algorithm.samples_per_prompt=4",
+                     "algorithm.techniques.dynamic_sampling=false", "budget.steps=5")  # fmt: skip
+    rows = probe_rows(mixed=0.5, groups=64)
+    evaluated_s = 2 * config.task.num_heldout * config.evaluation.samples * 6.0 / (64 * 4)
+    plain, dear = (run_cost(config, rows, 7.0, on) for on in (False, True))
+    more = groups_in_flight(64, 0.5, 1.0) / 64
+    assert 2.0 < more < 2.5
+    assert plain == RunCost(pytest.approx(7.0 + 5 * 10.0 + evaluated_s), 5 * 1200)
+    assert dear.tokens == pytest.approx(5 * 1200 * more)
+    assert dear.seconds == pytest.approx(7.0 + evaluated_s + 5 * (10.0 + 6.0 * (more - 1)))  # updates take no longer
+
+
+def test_a_probe_with_dynamic_sampling_bills_the_arm_without_it_for_one_round_and_evaluations_by_their_answers():
+    config = compose("+experiment=four_sums", "algorithm.num_prompts=64", "algorithm.samples_per_prompt=4",
+                     "algorithm.techniques.dynamic_sampling=true", "budget.steps=5")  # fmt: skip
+    rows = probe_rows(mixed=0.5, groups=128)
+    evaluated = config.model_copy(update={"evaluation": config.evaluation.model_copy(update={"every": 2})})
+    plain = run_cost(config, rows, 0.0, False)
+    assert plain.tokens == 5 * 600
+    answers = config.task.num_heldout * config.evaluation.samples
+    a_second = 128 * 4 / 6.0
+    every = (evaluated.evaluation.every, config.evaluation.every)
+    assert every == (2, 0)
+    assert plain.seconds == pytest.approx(5 * 7.0 + 2 * answers / a_second)  # before and after
+    assert run_cost(evaluated, rows, 0.0, False).seconds == pytest.approx(5 * 7.0 + 4 * answers / a_second)  # 2 and 4
 
 
 @pytest.mark.parametrize(("typed", "starts"), [("y\n", True), ("\n", False), ("n\n", False), ("", False)])

@@ -31,6 +31,7 @@ def test_every_technique_has_an_answer_and_a_fork_that_runs(folder):
     commands = [line.strip() for line in done.stdout.splitlines() if "+study=fork" in line]
     for label in ("overlong filtering", "clip-higher", "soft overlong punishment", "token-level loss"):
         assert f"\n{label} (" in done.stdout
+    assert all("'\"'" not in line for line in commands)  # quotes that a reader can paste, and edit
     _, _, module, *arguments = shlex.split(commands[-1])
     short = ("fork.horizon=1", "study.until=null", "study.seeds=[0]", "study.workers=1", "logger.progress=none")
     assert run_cli(*arguments, *short, cwd=folder, module=module).returncode == 0

@@ -32,6 +32,25 @@ def test_a_plain_run_is_composed_as_hydra_composes_it(monkeypatch, tmp_path):
     assert (plain.seed, plain.budget.steps) == (3, 2)
 
 
+def test_help_is_hydras_and_asks_no_repository_of_its(monkeypatch, tmp_path, capsys):
+    """Its groups are those of conf/ and of one's own folders, and its config has the overrides."""
+    from dapo_lit.cli.command import help_text, in_hydra
+
+    with pytest.raises(SystemExit):
+        in_hydra(lambda tree: None, ["--help", "seed=7"], "evaluate")
+    hydras = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("study/shared: ")]
+    assert [*help_text(["--help", "seed=7"], "evaluate").splitlines(), ""] == hydras
+    monkeypatch.setattr("dapo_lit.cli.command.in_hydra", lambda *_: pytest.fail("Hydra was asked"))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "own_one.yaml").write_text("seed: 3\n")
+    monkeypatch.setattr("sys.argv", ["train", "--help", "--config-dir", str(tmp_path), "seed=5"])
+    assert run_command(lambda config, given: None, Config, "config") == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert {"mine: own_one", "seed: 5"} <= {*shown}
+    assert "add_soft_punishment" in next(line for line in shown if line.startswith("experiment: "))
+    assert "leave_one_out" in next(line for line in shown if line.startswith("study: "))
+
+
 def test_ctrl_c_before_a_training_is_one_line_and_code_130(monkeypatch, capsys):
     def interrupted(config: Config, given: list[str]) -> None:
         raise KeyboardInterrupt

@@ -74,7 +74,8 @@ def finished(tmp_path_factory, cache) -> Path:
     assert "2 arms x 2 seeds on 2 base policies" in done.stdout
     assert "2 cells at a time" in done.stdout
     assert "[4/4] dapo" in done.stdout
-    assert "Decided: 0 of 1" in done.stdout
+    assert "pairs" in done.stdout
+    assert "undecided." in done.stdout
     assert f"report: {STUDY}/report/report.html" in done.stdout
     return folder
 

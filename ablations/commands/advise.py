@@ -29,8 +29,8 @@ Settling = Callable[[Path, Mapping[str, Any], Sequence["Advice"]], Iterable[str]
 
 
 def measurements(run: Path, system: str | None) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
-    """The rows of a run, and its settings below `algorithm` and `rollout.steps_ahead`; of another trainer's log no
-    settings are read."""
+    """The rows of a run, and its settings below `algorithm`, `rollout.steps_ahead` and the name of its `regime`; of
+    another trainer's log no settings are read."""
     if system:
         from ablations.read.foreign import read_run
 
@@ -48,6 +48,7 @@ def measurements(run: Path, system: str | None) -> tuple[list[dict[str, Any]], M
     complete = configs().complete(config)
     settings = flatten(complete.get("algorithm") or {})
     settings["rollout.steps_ahead"] = (complete.get("rollout") or {}).get("steps_ahead")
+    settings["regime"] = (complete.get("regime") or {}).get("name")
     return read_metrics(run).rows, settings
 
 
@@ -112,7 +113,8 @@ def lines(run: Path, found: Answer, settling: Settling) -> Iterator[str]:
         if each.caution:
             yield f"  {each.caution}"
         for first in each.like[:1]:
-            yield f"  like {first}" + (f"; {len(each.like) - 1} more are alike" if each.like[1:] else "")
+            place = f"in its regime, {each.regime}:" if each.regime else "like"
+            yield f"  {place} {first}" + (f"; {len(each.like) - 1} more are alike" if each.like[1:] else "")
         if each.acts and each.compared and not each.like:
             yield "  no study of this project resembles your run in this"
     if not any(each.like for each in given):

@@ -1,9 +1,9 @@
 """Can a technique act in a run? Its condition in the register against the run's rows, and the studies of this
 project that the run resembles, with what was found there.
 
-Resemblance is a rule of this project: every metric that the register names for the technique lies within a factor of
-two, shares below 0.5 % counted as 0.5 %. It says where an effect was seen, not how large one will be: the studies are
-of policies with 0.5M parameters, and no effect is carried over.
+Studies of the run's own regime come first. Resemblance is a rule of this project: every metric that the register names
+for the technique lies within a factor of two, shares below 0.5 % counted as 0.5 %. It says where an effect was seen,
+not how large one will be: the studies are of policies with 0.5M parameters, and no effect is carried over.
 """
 
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ablations.read.outcomes import in_words
-from ablations.techniques import REGISTER, step_mean
+from ablations.techniques import DAPO, REGISTER, step_mean
 
 FILE = Path(__file__).with_name("findings.json")
 """Made by docs/site/made.py of the studies in docs/claims.yaml."""
@@ -41,11 +41,23 @@ class Found:
     sd: float
     """Standard deviation of a paired difference."""
 
+    @property
+    def regime(self) -> str | None:
+        """The regime that it was run in; None where it changed a setting of it, such as the updates of a step."""
+        _, *place = self.study.split(", ")
+        return place[0] if len(place) == 1 else None
+
+    @property
+    def left_out(self) -> bool:
+        """DAPO with and without the technique, not a mean over combinations or a technique added to GRPO."""
+        return self.study.startswith("left out")
+
     def __str__(self) -> str:
         verdict = {"up": "a gain", "down": "a loss", "": "exploratory", "undecided": "not decided"}
+        over = ", averaged over the other switches" if "factorial" in self.study else ""
         return (
             f"{self.study} (experiments/{self.folder}): {self.points:+.1f} points of accuracy [{self.low:.1f}, "
-            f"{self.high:.1f}] on {self.n} base policies, {verdict.get(self.verdict, self.verdict)}"
+            f"{self.high:.1f}] on {self.n} base policies{over}, {verdict.get(self.verdict, self.verdict)}"
         )
 
 
@@ -61,11 +73,13 @@ class Advice:
     amount: str
     """The amount measured and the amount needed, or why there is nothing."""
     like: tuple[Found, ...] = ()
-    """The studies that the run resembles, most base policies first; none where it cannot act."""
+    """The studies of its regime, then those that it resembles, most base policies first; none where it cannot act."""
     compared: bool = True
     """False where the run did not log what such studies resemble each other in."""
     caution: str = ""
     """What else the technique does to the run, or would do, in a sentence; empty for nothing."""
+    regime: str | None = None
+    """The run's own, where the first of `like` is a study of it."""
 
 
 def findings() -> tuple[Found, ...]:
@@ -91,12 +105,27 @@ def advice(
     parts = [part for key in record.condition.like for part in key.split(":")]
     unknown = [in_words(part) for part in parts if step_mean(rows, part) is None]
     words = [f"{' over '.join(map(in_words, key.split(':')))} {value:.3g}" for key, value in others.items()]
-    near = resembling(technique, {record.condition.metric: mean} | others, found) if acts else ()
-    if acts and unknown:
+    known, regime = tuple(found), settings.get("regime")
+    near = resembling(technique, {record.condition.metric: mean} | others, known) if acts else ()
+    # A study of the run's own regime says more than one with similar amounts; of equally large ones, DAPO's for DAPO.
+    dapo = all(bool(settings.get(f"techniques.{name}")) == (name in DAPO) for name in REGISTER if name != technique)
+    own = [each for each in known if acts and regime and each.technique == technique and each.regime == regime]
+    own.sort(key=lambda each: (-each.n, each.left_out != dapo))
+    near = (*own, *(each for each in near if each not in own))
+    if acts and unknown and not own:
         words.append(f"compared with no study, for want of {' and '.join(unknown)}")
     caution, other = record.caution, "" if record.caution is None else f"techniques.{record.caution.averts}"
     text = caution.text(rows, on, bool(settings.get(other))) if caution and acts else ""
-    return Advice(technique, on, acts, "; ".join([amount, *words]), near, not unknown, text)
+    return Advice(
+        technique,
+        on,
+        acts,
+        "; ".join([amount, *words]),
+        near,
+        bool(own) or not unknown,
+        text,
+        str(regime) if own else None,
+    )
 
 
 def resembling(technique: str, measured: Mapping[str, float], found: Iterable[Found]) -> tuple[Found, ...]:

@@ -4,7 +4,7 @@ The committed factorial studies say how much a main effect varies from base poli
 task vary by other amounts; these are the only ones that were measured.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
@@ -52,19 +52,26 @@ class Affordable:
         return (smallest_effect(self.seeds) or float("inf")) * sd
 
 
-def affordable(minutes_a_run: float, workers: int, budget: float | None) -> Affordable | None:
+DESIGNS = ("cube", "half_fraction", "leave_one_out")
+"""Words of `study.arms`, largest first."""
+
+
+def affordable(minutes: Mapping[str, float], workers: int, budget: float | None) -> Affordable | None:
     """The design for a budget of minutes; None: not even the smallest fits. Without a budget: half of the combinations.
+
+    minutes: what a run of each arm takes, by its name.
 
     All combinations if twelve seeds fit; else half of them, with up to twelve; else one technique at a time. More seeds
     before more arms, as seeds are what a conclusion is drawn over.
 
-    >>> [affordable(1.0, 2, budget).design for budget in (192, 191, 48, 47)]
+    >>> alike = {arm.name: 1.0 for design in DESIGNS for arm in ARMS[design]()}
+    >>> [affordable(alike, 2, budget).design for budget in (192, 191, 48, 47)]
     ['cube', 'half_fraction', 'half_fraction', 'leave_one_out']
-    >>> affordable(1.0, 2, 17) is None
+    >>> affordable(alike, 2, 17) is None
     True
     """
-    for design, least in (("cube", MOST), ("half_fraction", LEAST), ("leave_one_out", LEAST)):
-        of_a_seed = len(ARMS[design]()) * minutes_a_run / workers
+    for design, least in zip(DESIGNS, (MOST, LEAST, LEAST), strict=True):
+        of_a_seed = sum(minutes[arm.name] for arm in ARMS[design]()) / workers
         if budget is None and design == "half_fraction":
             return Affordable(design, LEAST, LEAST * of_a_seed)
         if budget is not None and budget >= least * of_a_seed * (1 - 1e-9):

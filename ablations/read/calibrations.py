@@ -22,6 +22,8 @@ class Admitted:
     """Technique -> why the regime is not sensitive to it; empty: it is."""
     on_accuracy: Mapping[str, str] = field(default_factory=dict)
     """The same for held-out accuracy, where the regime's studies claim it."""
+    controls: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Technique -> the two arms whose difference is its control, the extreme setting first."""
 
 
 def read_calibration(runs: Runs, study: Path) -> Admitted | None:
@@ -44,7 +46,8 @@ def read_calibration(runs: Runs, study: Path) -> Admitted | None:
         rows = tree["techniques"]
         verdicts = {row["technique"]: "" if row["admitted"] else str(row["reason"]) for row in rows}
         accuracy = {row["technique"]: why for row in rows if (why := row.get("accuracy_reason")) is not None}
-        return Admitted(str(tree["regime"]), len(tree["seeds"]), verdicts, accuracy)
+        controls = {row["technique"]: tuple(row["doses"][-1]["arms"]) for row in rows if row.get("doses")}
+        return Admitted(str(tree["regime"]), len(tree["seeds"]), verdicts, accuracy, controls)
     except (ValueError, KeyError, TypeError) as error:
         raise StudyError(
             f"{file}: cannot be read ({type(error).__name__}: {error}); +study=calibrate writes it"

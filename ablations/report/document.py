@@ -5,11 +5,8 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table as Grid
-from rich.text import Text
 
 from ablations.figures.style import Drawing
 from ablations.techniques import REGISTER
@@ -80,10 +77,12 @@ def in_terminal(parts: Sequence[Part], width: int | None = None) -> list[str]:
 
 
 def _table_lines(table: Table, width: int) -> list[str]:
-    """The table; where a word would be cut to fit the width, a line of text for each row."""
-    cells = [table.columns, *table.rows]
-    longest = [max(len(word) for row in cells for word in row[k].split() or [""]) for k in range(len(table.columns))]
-    if sum(longest) + 2 * len(longest) > width:
+    """The table, cells folded at spaces; a line of text for each row where a word would not fit its column."""
+    cells, columns = [table.columns, *table.rows], range(len(table.columns))
+    widths = [max(len(word) for row in cells for word in row[k].split() or [""]) for k in columns]
+    wanted = [max(len(row[k]) for row in cells) for k in columns]
+    room = width - 2 * len(widths) - sum(widths)  # each column has two spaces before it
+    if room < 0:
         texts = []
         for first, *others in table.rows:
             named = zip(table.columns[1:], others, strict=True)
@@ -91,10 +90,13 @@ def _table_lines(table: Table, width: int) -> list[str]:
             texts.append(f"{first}: {rest}")
         layout: dict[str, Any] = {"initial_indent": "  ", "subsequent_indent": "    ", "break_on_hyphens": False}
         return [line for text in texts for line in textwrap.wrap(text, width, **layout)]
-    grid = Grid(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for row in (table.columns, *table.rows):
-        grid.add_row(*map(Text, row))
-    console = Console(width=width - 2, color_system=None)
-    with console.capture() as captured:
-        console.print(grid)
-    return [f"  {line}".rstrip() for line in captured.get().splitlines()]
+    # What is left goes to the columns that are folded most.
+    while room > 0 and widths != wanted:
+        narrow = max(columns, key=lambda k: wanted[k] / max(widths[k], 1))
+        widths[narrow], room = widths[narrow] + 1, room - 1
+    lines = []
+    for row in cells:
+        folded = [textwrap.wrap(cell, max(w, 1), break_on_hyphens=False) for cell, w in zip(row, widths, strict=True)]
+        for parts in zip_longest(*folded, fillvalue=""):
+            lines.append("".join(f"  {part:<{w}}" for part, w in zip(parts, widths, strict=True)).rstrip())
+    return lines

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ablations.border import is_share
 from ablations.compare.contrasts import Contrast, Effect
 from ablations.compare.effects import counted_values, effects_on_every_metric
 from ablations.compare.equal_budget import (
@@ -18,9 +19,9 @@ from ablations.compare.equal_budget import (
     tokens_used,
 )
 from ablations.compare.sequential import median_interval
-from ablations.compare.statistics import Array, per_base, smallest_effect
+from ablations.compare.statistics import Array, per_base, smallest_effect, t_interval
 from ablations.figures.difference_figures import differences_figure
-from ablations.figures.style import contrast_name, family_name
+from ablations.figures.style import contrast_name, family_name, short
 from ablations.read.calibrations import Admitted
 from ablations.read.health import learned
 from ablations.read.outcomes import amount, bases, in_words, unit, with_interval
@@ -63,6 +64,63 @@ def summary(results: Results) -> str:
     text = f"**Decided:** {len(decided)} of {len(registered)} registered comparisons"
     text += f": {'; '.join(map(_in_a_clause, decided))}." if decided else "."
     return text + (f" **Undecided:** {'; '.join(map(_in_a_clause, open_))}." if 0 < len(open_) <= NAMED else "")
+
+
+FEW = 8
+"""Arms whose outcomes are printed at the end of a study; the report has those of more."""
+
+
+def closing(results: Results) -> list[Part]:
+    """What a study prints at its end: a sentence for each registered comparison, and the outcome of each arm."""
+    registered = [effect for effect in results.effects if effect.kind == "registered"]
+    few = 0 < len(registered) <= NAMED
+    parts: list[Part] = [_sentence(results, effect) for effect in registered] if few else [summary(results)]
+    if len(results.scores) <= FEW:
+        key, base_of = results.metric, bases(results.runs)
+        final = next((run.config.get("evaluation", {}).get("final_samples") for run in results.runs), None)
+        words = re.sub(r" after the last step.*\)", ")", in_words(key, final))
+        rows = []
+        reference = results.plan.reference if results.plan else None
+        for arm in sorted(results.scores, key=lambda arm: arm != reference):
+            if seeds := results.scores[arm]:
+                mean = t_interval(per_base([*seeds.values()], [base_of[seed] for seed in seeds]))
+                ends = "–" if mean.low is None else f"{amount(key, mean.low)} to {amount(key, mean.high)}"
+                rows.append([arm, str(len(seeds)), level(key, mean.mean), ends])
+        parts.append(Table("closing", "", [words, "runs", "mean", "95 % interval"], rows))
+    return [*parts, _not_exercised(results)]
+
+
+def _sentence(results: Results, effect: Effect) -> str:
+    """`GRPO 26.5 %, with soft overlong punishment 16.4 %; all 7 pairs down (-10.1 [-19.3, -0.8] points, p = 0.016):
+    decided.`"""
+    key, estimate, units = effect.outcome, effect.estimate, _units(results, effect)
+    name, pair = contrast_name(effect.contrast), effect.contrast.pair
+    if not len(units):
+        return f"{name}: no base policy has every run that the comparison needs."
+    if pair and key == results.metric and results.plan:
+        seeds = results.plan.counted(effect.seeds) or effect.seeds
+        base_of = [effect.bases[effect.seeds.index(seed)] for seed in seeds]
+        after, before = (
+            float(per_base([results.scores[arm][seed] for seed in seeds], base_of)[: estimate.n].mean()) for arm in pair
+        )
+        control = {"naive_grpo": "GRPO", "dapo": "DAPO"}.get(pair[1], short(pair[1]))
+        treated = f"with {name}" if effect.contrast.technique else short(pair[0])
+        text = f"{control} {level(key, before)}, {treated} {level(key, after)}"
+    else:
+        text = f"{name}: {effect.words}"
+    alike, n = int(sum(units * estimate.mean > 0)), len(units)
+    of = "base policies" if n < len(effect.seeds) else "pairs"
+    sign = "up" if estimate.mean > 0 else "down"
+    numbers = f"{with_interval(key, estimate.mean, estimate.low, estimate.high)} {unit(key)}".rstrip()
+    p = effect.p if effect.adjusted is None else effect.adjusted
+    tested = "" if p is None else f", p = {p:.2g}"
+    verdict = "decided" if effect.decided else effect.verdict
+    return f"{text}; {'all' if alike == n else f'{alike} of'} {n} {of} {sign} ({numbers}{tested}): {verdict}."
+
+
+def level(key: str, value: float) -> str:
+    """`26.5 %`, `41.2 tokens`."""
+    return f"{amount(key, value)} {'%' if is_share(key) else unit(key)}".rstrip()
 
 
 def _in_a_clause(effect: Effect) -> str:
@@ -256,16 +314,23 @@ def asked_by_pairs(results: Results) -> list[Contrast]:
 
 def sensitivity(results: Results, compared: Sequence[Contrast]) -> str:
     """The regime's calibration for each technique, and the switches that had next to nothing to act on."""
-    found, runs = results.calibration, results.runs.usable
+    found = results.calibration
     text = "**Sensitivity.** "
     if found:
         text += _calibrated(found, results, [c.technique for c in compared if c.technique])
     else:
         text += "Not calibrated: without a positive control, what is undecided here may be beyond this regime."
+    return f"{text} {_not_exercised(results)}".rstrip()
+
+
+def _not_exercised(results: Results) -> str:
+    """Runs that learned nothing, and switches that had next to nothing to act on; empty for neither."""
+    runs, texts = results.runs.usable, []
     if untaught := sum(not learned(run) for run in runs):
-        text += f" Nothing was learned in {untaught} of {len(runs)} runs: no update had a gradient."
-    idle = [f"{REGISTER[switch].label} ({words})" for switch, words in results.idle.items()]
-    return text + (f" Next to nothing to act on: {'; '.join(idle)}." if idle else "")
+        texts.append(f"Nothing was learned in {untaught} of {len(runs)} runs: no update had a gradient.")
+    if idle := [f"{REGISTER[switch].label} ({words})" for switch, words in results.idle.items()]:
+        texts.append(f"Next to nothing to act on: {'; '.join(idle)}.")
+    return " ".join(texts)
 
 
 def _calibrated(found: Admitted, results: Results, compared: Sequence[str]) -> str:
@@ -275,14 +340,18 @@ def _calibrated(found: Admitted, results: Results, compared: Sequence[str]) -> s
     for switch, why in {**found.verdicts, **claimed}.items():
         label = REGISTER[switch].label if switch in REGISTER else switch
         place = "yes" if not why else "decided" if switch in decided else "no"
-        names[place].append(f"{label} ({why})" if why else label)
+        if place == "decided":
+            arms = " minus ".join(map(short, found.controls.get(switch, ())))
+            names[place].append(f"{label} ({arms}: {why})" if arms else f"{label} ({why})")
+        else:
+            names[place].append(f"{label} ({why})" if why else label)
     text = f"Regime {found.regime}, calibrated with {found.pairs} pairs an arm: "
     text += f"sensitive to {', '.join(names['yes'])}." if names["yes"] else "sensitive to no technique."
     text += f" Not sensitive to {'; '.join(names['no'])}." if names["no"] else ""
     if names["decided"]:
         text += (
-            f" Decided here although the control fell short: {'; '.join(names['decided'])}. The control "
-            f"asks for two standard deviations in {found.pairs} pairs; this study has its own test."
+            f" Decided here, though not by the calibration: {'; '.join(names['decided'])}. That is another comparison "
+            f"({found.pairs} pairs), and one that finds nothing says that effects may be missed, not that this is none."
         )
     others = [REGISTER[t].label for t in dict.fromkeys(compared) if t not in found.verdicts]
     return text + (f" Not calibrated for {', '.join(others)}." if others else "")

@@ -26,7 +26,7 @@ from ablations.report.document import Document, Part, Table, bullets, in_termina
 from ablations.report.explore import exploration
 from ablations.report.fork_page import close_fork
 from ablations.report.html import write_html
-from ablations.report.page_one import page_one, summary
+from ablations.report.page_one import closing, page_one, summary
 from ablations.report.results import Results, analyse
 
 SCHEMA = "dapo_lit/report/1"
@@ -264,7 +264,8 @@ def close(study: str, folders: Sequence[Path], typed: str) -> str:
     if study == "fork":
         return close_fork(folders[0])
     out = folders[0] / "report"
-    results, found = make_report(folders, out, typed)
+    results, _ = make_report(folders, out, typed)
+    found = in_terminal(closing(results))
     if not any(learned(run) for run in results.runs.usable):
         raise StudyError(
             f"nothing was learned in any of the {len(results.runs.usable)} runs, no update had a gradient: every group "

@@ -5,12 +5,14 @@ from pathlib import Path
 
 from ablations.border import is_share
 from ablations.command_text import command
+from ablations.compare.statistics import pairs_needed
 from ablations.files.layout import kept_states, playable_page
 from ablations.read.outcomes import amount, in_words, unit
 from ablations.read.runs import Run, Runs, read_run
 from ablations.report.document import Document, Part, Table, switch_buttons
 from ablations.report.explore import exploration
 from ablations.report.html import write_html
+from ablations.techniques import REGISTER
 
 OWN = ("study_name=", "seed=", "resume=", "replay.record=", "runs_dir=", "logger.")
 """Overrides of a run that a study of it does not take over."""
@@ -55,8 +57,12 @@ def _commands(run: Run) -> str:
         found = command("report", str(run.folder.parent.parent))
         return f"{text} This run is one of the study {run.study}, which says:\n\n```\n{found}\n```"
     kept = [line for line in run.overrides if line and not line.lstrip("+~").startswith(OWN)]
-    study = command("train", "-m", *kept, "+study=leave_one_out", "seed=range(0,6)")
-    return f"{text} To train six pairs of runs for each technique, with and without it:\n\n```\n{study}\n```"
+    pairs = pairs_needed(len(REGISTER))
+    study = command("train", "-m", *kept, "+study=leave_one_out", f"seed=range(0,{pairs})")
+    return (
+        f"{text} To train {pairs} pairs of runs for each technique, with and without it, the fewest that can decide "
+        f"{len(REGISTER)} comparisons:\n\n```\n{study}\n```"
+    )
 
 
 def _course(run: Run, keys: list[str]) -> Table:

@@ -13,13 +13,15 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from string import Template
 from typing import TYPE_CHECKING
 
 import hydra
+import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ablations.errors import UserError
@@ -41,7 +43,7 @@ from dapo_lit.cli.overrides import (
 )
 from dapo_lit.config import Config, ConfigError, Section, config_folder
 from dapo_lit.config.parsing import Schema
-from dapo_lit.config.shipped import brings_regime
+from dapo_lit.config.shipped import brings_regime, known_choices, known_groups, own_folders
 
 if TYPE_CHECKING:
     from dapo_lit.cli.study_launch import Sweep
@@ -162,10 +164,32 @@ def run_arguments(
         if error and os.getpid() != parent:
             raise error
 
+    if asks_help(arguments):
+        with ending_with_its_reader():
+            return exit_code_of(lambda: print(help_text(arguments, config_name)))
     if is_plain(arguments):
         return exit_code_of(plain) or codes[0]
     # The worst of all runs: a sweep in which one failed has not succeeded.
     return max([in_hydra(task, arguments, config_name), *codes])
+
+
+def asks_help(arguments: Sequence[str]) -> bool:
+    """True for `--help` with overrides and no other flag of Hydra's."""
+    flags = {argument for argument in arguments if argument.startswith("-")}
+    return bool(flags) and flags <= {"--help", "-h"}
+
+
+def help_text(arguments: Sequence[str], config_name: str) -> str:
+    """A command's help from the template in its config: the groups of conf/ and of one's own folders, and the config.
+
+    Hydra's own asks its repository, which copies the entries of every study for every question.
+    """
+    overrides = [argument for argument in arguments if not argument.startswith("-")]
+    own = own_folders(overrides)
+    tree = yaml.safe_load((config_folder() / f"{config_name}.yaml").read_text(encoding="utf-8"))
+    groups = "".join(f"{group}: {', '.join(known_choices(group, own))}\n" for group in known_groups(own))
+    config = OmegaConf.to_yaml(composed_tree(overrides, config_name))
+    return Template(tree["hydra"]["help"]["template"]).substitute(APP_CONFIG_GROUPS=groups, CONFIG=config)
 
 
 def is_plain(arguments: list[str]) -> bool:

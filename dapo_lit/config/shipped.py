@@ -160,6 +160,12 @@ def is_group(key: str, own: Iterable[Path] = ()) -> bool:
     return key == "study" or any((folder / key).is_dir() for folder in (config_folder(), *own))
 
 
+def known_groups(own: Iterable[Path] = ()) -> list[str]:
+    """The groups of `conf/` and of one's own folders."""
+    folders = {child for folder in (config_folder(), *own) for child in folder.iterdir() if any(child.glob("*.yaml"))}
+    return sorted({"study", *(child.name for child in folders)})
+
+
 def known_choices(group: str, own: Iterable[Path] = ()) -> list[str]:
     """The files of a group, without their ending, or the studies."""
     files = {file.stem for folder in (config_folder(), *own) for file in (folder / group).glob("*.yaml")}

@@ -22,7 +22,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 from ablations.errors import UserError
 from ablations.screen import StatusLine
 from dapo_lit.policy.load import load_model, save_policy
-from dapo_lit.policy.pretrain import Example, train_supervised
 from dapo_lit.seeds import pretraining_seed
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ablations.compare.advice import Found, advice, findings, resembling, updates_of
-from ablations.techniques import REGISTER
+from ablations.techniques import DAPO, REGISTER
 
 SETTINGS = {
     "num_prompts": 8, "minibatch_prompts": 2, "epochs": 3, "old_logprobs": "recompute", "clip.low": 0.2,
@@ -22,6 +22,35 @@ def rows(**metrics):
 def found(n=3, technique="dynamic_sampling", **measured):
     named = {key.replace("__", "/"): value for key, value in measured.items()}
     return Found(technique, f"{n} bases", "folder", named, n, "up", 5.0, 4.0, 6.0, 1.0)
+
+
+def test_a_study_of_the_runs_own_regime_and_algorithm_comes_before_those_with_similar_amounts():
+    """Their amounts are far from the run's. Of two as large, DAPO's is the one that leaves the technique out of it."""
+    away = {"rollout/groups_mixed_frac": 0.9, "rollout/groups_all_wrong_frac": 0.01}
+    near = {"rollout/groups_mixed_frac": 0.5, "rollout/groups_all_wrong_frac": 0.3}
+    studies = [
+        Found("dynamic_sampling", study, "folder", measured, n, "up", 5.0, 4.0, 6.0, 1.0)
+        for study, measured, n in (
+            ("factorial, parity", near, 24), ("factorial, joint", away, 12), ("left out, joint", away, 12),
+            ("left out, joint, 16 updates a step", away, 12),
+        )
+    ]  # fmt: skip
+    measured = rows(rollout__groups_mixed_frac=0.5, rollout__groups_all_wrong_frac=0.3)
+    dapo = {f"techniques.{name}": name in DAPO for name in REGISTER} | {"regime": "joint"}
+    answer = of("dynamic_sampling", measured, dapo, studies)
+    assert [each.study for each in answer.like] == ["left out, joint", "factorial, joint", "factorial, parity"]
+    assert answer.regime == "joint"
+    grpo = dapo | dict.fromkeys((f"techniques.{name}" for name in DAPO), False)
+    assert of("dynamic_sampling", measured, grpo, studies).like[0].study == "factorial, joint"
+    elsewhere = of("dynamic_sampling", measured, dapo | {"regime": None}, studies)
+    assert ([each.study for each in elsewhere.like], elsewhere.regime) == (["factorial, parity"], None)
+
+
+def test_the_studies_quoted_for_readmes_run_are_those_of_its_regime():
+    dapo = {f"techniques.{name}": name in DAPO for name in REGISTER} | {"regime": "joint"}
+    measured = rows(rollout__groups_mixed_frac=0.5, rollout__length_cv=0.9)
+    quoted = [of(t, measured, dapo, findings()).like[0].study for t in ("dynamic_sampling", "token_level_loss")]
+    assert quoted == ["factorial, joint"] * 2
 
 
 def of(technique, rows, settings=SETTINGS, known=()):

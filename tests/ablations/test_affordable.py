@@ -3,21 +3,31 @@
 import pytest
 
 from ablations.compare.advice import Found, findings
-from ablations.compare.affordable import Affordable, affordable, committed_sds, sight
+from ablations.compare.affordable import DESIGNS, Affordable, affordable, committed_sds, sight
 from ablations.compare.statistics import paired_t_power
+from ablations.designs import ARMS, read_arm
+
+ALIKE = {arm.name: 1.0 for design in DESIGNS for arm in ARMS[design]()}
+
+
+def test_arms_that_cost_more_are_billed_as_they_cost():
+    """Half of the combinations have dynamic sampling: with it at three minutes a run, a seed takes twice as long."""
+    minutes = {name: 3.0 if "dynamic_sampling" in read_arm(name).on else 1.0 for name in ALIKE}
+    assert affordable(minutes, 2, None) == Affordable("half_fraction", 6, 96.0)
+    assert affordable(minutes, 2, 95.0).design == "leave_one_out"
 
 
 def test_twelve_seeds_come_before_all_combinations_and_a_design_never_exceeds_its_budget():
     for budget in (18.0, 36.0, 47.9, 48.0, 60.0, 96.0, 191.0, 192.0, 1000.0):
-        choice = affordable(1.0, 2, budget)
+        choice = affordable(ALIKE, 2, budget)
         assert choice is not None
         assert choice.minutes <= budget
         assert 6 <= choice.seeds <= 12
         assert choice.minutes == choice.runs / 2
-    assert affordable(1.0, 2, 60.0) == Affordable("half_fraction", 7, 56.0)
-    assert affordable(1.0, 2, 191.0) == Affordable("half_fraction", 12, 96.0)
-    assert affordable(1.0, 2, None) == Affordable("half_fraction", 6, 48.0)
-    assert affordable(1.0, 2, 17.9) is None
+    assert affordable(ALIKE, 2, 60.0) == Affordable("half_fraction", 7, 56.0)
+    assert affordable(ALIKE, 2, 191.0) == Affordable("half_fraction", 12, 96.0)
+    assert affordable(ALIKE, 2, None) == Affordable("half_fraction", 6, 48.0)
+    assert affordable(ALIKE, 2, 17.9) is None
 
 
 def test_what_it_sees_is_found_with_a_power_of_80_percent():

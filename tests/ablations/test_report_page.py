@@ -289,7 +289,7 @@ def test_the_page_of_a_run_fills_while_it_goes_on(browser: Browser, tmp_path: Pa
     assert browser.evaluate(shown) == command("report", str(tmp_path / "live"))  # it is a cell of a study
     (run / "overrides.txt").write_text("+experiment=dapo\nseed=0\nbudget.steps=40\n")
     browser.open(write_run_page(run) or run)
-    study = command("train", "-m", "+experiment=dapo", "budget.steps=40", "+study=leave_one_out", "seed=range(0,6)")
+    study = command("train", "-m", "+experiment=dapo", "budget.steps=40", "+study=leave_one_out", "seed=range(0,8)")
     assert browser.evaluate(shown) == study
 
 

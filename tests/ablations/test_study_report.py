@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +17,9 @@ from ablations.designs import Arm
 from ablations.read.calibrations import read_calibration
 from ablations.read.registration import Family, Plan, Registered, register
 from ablations.read.runs import StudyError, load
-from ablations.report.document import Table
+from ablations.report.document import Table, in_terminal
 from ablations.report.page_one import page_one
+from ablations.report.report import close
 from ablations.report.results import analyse
 from ablations.techniques import DAPO
 
@@ -79,6 +81,73 @@ def test_the_first_sentence_gives_the_sensitivity_of_the_regime(tmp_path: Path) 
     file.write_text("{}")
     with pytest.raises(StudyError, match=r"calibration\.json: cannot be read"):
         read_calibration(load(folder), folder)
+
+
+GRPO, PUNISHED = Arm(frozenset()), Arm(frozenset({"soft_overlong_punishment"}))
+
+
+def closed(folder: Path, seeds: int, **kind: Any) -> str:
+    """What a study of GRPO with and without the length penalty prints at its end, on 80 columns."""
+    arms = (PUNISHED.name, GRPO.name)
+    register(folder / "add", Plan("add", "eval/chain_sum/avg@4", GRPO.name, arms, tuple(range(seeds))))
+    for arm in (GRPO, PUNISHED):
+        for seed in range(seeds):
+            write_run(folder, arm, seed, study="add", steps=6, every=3, **kind)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "80")
+        return close("add", [folder / "add"], "typed")
+
+
+def test_a_study_ends_in_one_sentence_and_a_row_for_each_arm(tmp_path: Path) -> None:
+    """Also where the regime's control, another comparison, found nothing: the page says so and the end does not."""
+    (tmp_path / "calibrate_made_up").mkdir()
+    row = {
+        "technique": "soft_overlong_punishment", "admitted": False, "reason": "its extreme setting does nothing",
+        "doses": [{"arms": ["dapo@clip.high=5", "dapo-soft_overlong_punishment@clip.high=5"]}],
+    }  # fmt: skip
+    tree = {"regime": "made_up", "seeds": list(range(6)), "techniques": [row]}
+    (tmp_path / "calibrate_made_up" / "calibration.json").write_text(json.dumps(tree))
+    effects = {"soft_overlong_punishment": -0.1}
+    said = closed(tmp_path, 7, effects=effects, keys={"regime": {"name": "made_up"}})
+    runs = load(tmp_path / "add")
+    means = [
+        np.mean([run.series("eval/chain_sum/avg@4").iloc[-1] for run in runs.of(arm.name)]) for arm in (GRPO, PUNISHED)
+    ]
+    before, after = (f"{100 * mean:.1f} %" for mean in means)
+    sentence, _, rest = said.partition("decided.\n")
+    assert sentence.replace("\n  ", " ").startswith(
+        f"GRPO {before}, with soft overlong punishment {after}; all 7 pairs down (-"
+    )
+    assert " points, p = 0.016): " in sentence.replace("\n  ", " ")
+    header, *rows, last = rest.splitlines()
+    assert header.split() == ["accuracy", "on", "chain_sum", "(avg@4)", "runs", "mean", "95", "%", "interval"]
+    assert [row.split()[:3] for row in rows] == [
+        ["naive_grpo", "7", before.split()[0]],
+        ["naive_grpo+soft_overlong_punishment", "7", after.split()[0]],
+    ]
+    assert last == f"report: {tmp_path / 'add' / 'report' / 'report.html'}"
+    assert max(map(len, said.splitlines()[:-1])) <= 80
+    assert "does nothing" not in said
+    page = (tmp_path / "add" / "report" / "report.html").read_text()
+    assert "dapo clip.high=5 minus dapo -soft clip.high=5: its extreme setting does nothing" in page
+
+
+def test_a_study_that_decides_nothing_says_how_many_pairs_agree(tmp_path: Path) -> None:
+    said = closed(tmp_path, 7, effects={"soft_overlong_punishment": 0.0}).replace("\n  ", " ")
+    assert re.search(r"; [4-6] of 7 pairs (up|down) \(.* points, p = [\d.]+\): undecided\.", said)
+
+
+@pytest.mark.parametrize("width", range(30, 130, 7))
+def test_a_table_in_a_terminal_cuts_no_word_and_keeps_to_its_width(width: int) -> None:
+    columns = ["comparison", "outcome", "same sign", "median", "difference", "interval", "p", "kind", "verdict"]
+    rows = [["soft overlong punishment", "held-out accuracy on joint (avg@8)", "7 of 7", "-7.8 [-20.6, -2.7]",
+             "-10.1 points", "[-19.3, -0.8]", "0.0156", "registered, alpha 0.05", "down"]] * 2  # fmt: skip
+    for shown in range(2, len(columns) + 1):
+        lines = in_terminal([Table("t", "", columns[:shown], [row[:shown] for row in rows])], width)
+        assert max(map(len, lines)) <= width
+        words = " ".join(lines).replace(":", " ").replace(",", " ").split()
+        for word in " ".join(rows[0][:shown]).replace(",", " ").split():
+            assert words.count(word) >= 2
 
 
 def effects_of(folder: Path, plan: Plan | None) -> list[dict[str, str]]:

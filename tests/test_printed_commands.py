@@ -1,0 +1,97 @@
+"""Every command that run.html and report.html print is one that the command takes."""
+
+import html
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+from synthetic_runs import write_run
+
+from ablations.command_text import setting
+from ablations.commands.report import main as report
+from ablations.commands.report import parse_arguments
+from ablations.designs import Arm
+from ablations.report.run_page import write_run_page
+from ablations.techniques import DAPO
+from dapo_lit.cli.command import checked
+from dapo_lit.config import Config
+from dapo_lit_tools.commands.replay import parse_arguments as parse_replay
+
+REGIMES = sorted(file.stem for file in (Path(__file__).parents[1] / "conf" / "regime").glob("*.yaml"))
+OF_MAKE = ("+experiment=dapo", "+regime=joint", "replay.record=[4,8]", "logger.rollouts_every=1")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("dapo_lit.cli.study_launch.uncommitted", list)
+    monkeypatch.chdir(tmp_path)
+
+
+def printed(page: Path) -> list[list[str]]:
+    """The commands of a page, as the words that a shell makes of them."""
+    blocks = re.findall(r"<code>(.*?)</code>", page.read_text(encoding="utf-8"), re.DOTALL)
+    lines = [line for block in blocks for line in html.unescape(block).splitlines()]
+    return [shlex.split(line) for line in lines if " -m dapo_lit." in line]
+
+
+def compose(words: list[str]) -> str:
+    """Takes a command as far as it goes without training; its module."""
+    module, arguments = words[words.index("-m") + 1], words[words.index("-m") + 2 :]
+    takers = {
+        "dapo_lit.train": lambda: checked(arguments, Config, None),
+        "dapo_lit.report": lambda: parse_arguments(arguments),
+        "dapo_lit.replay": lambda: parse_replay(arguments),
+    }
+    takers[module]()
+    return module
+
+
+def run_of(folder: Path, *typed: str) -> Path:
+    run = write_run(folder, Arm(DAPO), 0, study="single", steps=12, every=3)
+    (run / "overrides.txt").write_text("".join(f"{line}\n" for line in typed))
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    (run / "config.yaml").write_text(yaml.safe_dump(config | {"replay": {"record": [4, 8]}}))
+    return run
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        OF_MAKE,
+        ("+experiment=dapo", "budget.steps=40", "seed=3", "study_name=mine", "runs_dir=elsewhere"),
+        ("+experiment=hf", "policy.path=models/mine", "task.path=problems.csv"),
+        ("algorithm=naive_grpo",),
+        (setting("task.label", "it's (1), $x"),),
+        *(("+experiment=dapo", f"+regime={regime}") for regime in REGIMES),
+    ],
+    ids=" ".join,
+)
+def test_the_commands_of_a_runs_page_compose(tmp_path: Path, typed: tuple[str, ...]) -> None:
+    page = write_run_page(run_of(tmp_path, *typed))
+    assert page is not None
+    assert [compose(words) for words in printed(page)] == ["dapo_lit.replay", "dapo_lit.train"]
+
+
+def test_the_commands_of_the_page_of_a_studys_run_compose(tmp_path: Path) -> None:
+    run = run_of(tmp_path, "+experiment=add_soft_punishment", "study.arm='dapo'", "seed=0")
+    page = write_run_page(run)
+    assert page is not None
+    assert [compose(words) for words in printed(page)] == ["dapo_lit.replay", "dapo_lit.report"]
+
+
+def test_the_commands_of_a_report_compose(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path, arm, seed, study="it's (1)", steps=6, every=3)
+        for arm in (Arm(DAPO), Arm(DAPO - {"clip_higher"}))
+        for seed in range(2)
+    ]
+    (runs[1] / "replay").mkdir()
+    (runs[1] / "replay" / "step_000004.ckpt").touch()
+    folder = tmp_path / "it's (1)"
+    assert report([str(folder)]) == 0
+    assert [compose(words) for words in printed(folder / "report" / "report.html")] == [
+        "dapo_lit.replay",
+        "dapo_lit.report",
+    ]
