@@ -172,6 +172,7 @@ def run_study(study: Sweep, run: Callable[[Config, list[str]], None] = train) ->
     if code := exit_code_of(lambda: checked_early(study.config)):
         return code
     import dapo_lit.lit.fit  # noqa: F401  (so that the cells' processes inherit the imports)
+    from dapo_lit.cli.workers import in_child, run_cells, workers_for
 
     if len(study.cells) > 1 and (study.config.preflight or study.config.fork):
         configs = (compose_run(study.composed(cell), Config) for cell in study.cells)

@@ -14,7 +14,6 @@ from ablations.errors import DataError
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.commands import Benchmark
 from dapo_lit.config.sections import Task
-from dapo_lit.data.hub import HubError
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.selection import SelectionReport, deduplicate
 from dapo_lit.data.templates import agreed_template
@@ -142,6 +141,8 @@ def benchmark_problems(benchmark: Benchmark) -> list[Problem]:
     hub_path = benchmark.path if benchmark.path and not Path(benchmark.path).suffix else None
     source = local or hub_path or benchmark.hub_id or benchmark.path
     assert source is not None
+    from dapo_lit.data.hub import HubError  # only benchmarks are read from it
+
     try:
         return load_benchmark_problems(source, "benchmark.path")[: benchmark.num_problems]
     except (DataError, HubError) as error:

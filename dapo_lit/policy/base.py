@@ -191,6 +191,8 @@ def random_model(architecture: Mapping[str, object], tokenizer: PreTrainedTokeni
 
 def _train_stage(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, spec: BaseSpec, report: Report) -> None:
 
+    from dapo_lit.policy.pretrain import train_supervised  # the shipped base policies need none of it
+
     stage = spec.stages[-1]
     seed = pretraining_seed(spec.seed, len(spec.stages))
     # All drawn first: the length of a stage, and nothing else, decides how far its generator goes.
