@@ -3,10 +3,10 @@
     python experiments/transfer/law.py freeze     # writes laws.json from regimes 0 to 23; before the others have run
     python experiments/transfer/law.py            # scores laws.json on regimes 24 to 47
 
-A law of a technique says what the technique is worth in a regime (points of held-out accuracy with it minus without it)
-by the regime's task and by what its first rollout step shows: the mean of the task, or a line over one of PREDICTORS
-with one slope and an intercept for each task. Everything is measured within tasks. Across three tasks almost any number
-goes with the worth of almost any technique.
+A law says what dynamic sampling is worth in a regime (points of held-out accuracy with it minus without it, the mean
+over the regime's three pairs of runs) by the regime's task and by what its first rollout step shows: the mean of the
+task, or a line over one of PREDICTORS with one slope and an intercept for each task. Everything is measured within
+tasks. Across three tasks almost any number goes with the worth of almost any technique.
 """
 
 import json
@@ -35,22 +35,13 @@ PACKED, LAWS = HERE / "runs", HERE / "laws.json"
 UNPACKED = Path("runs")
 """Where run.sh, started in the checkout, lets the cells train: transfer_drawn_00 to transfer_drawn_47."""
 FIRST, SECOND = range(24), range(24, 48)
-TWICE = (*range(6), *range(24, 30))
-"""Regimes that are run with a second base policy, for the noise of an effect; as halves are, they are a third of each
-task."""
-SEED, SECOND_SEED = 400, 500
-"""Regime n starts from base policy 400 + n of its recipe, and those of TWICE from 500 + n too."""
-SIDES = {
-    "dynamic sampling": ("dapo", "dapo-dynamic_sampling"),
-    "soft overlong punishment": ("dapo", "dapo-soft_overlong_punishment"),
-    "token-level loss": ("dapo", "dapo-token_level_loss"),
-    "clip-higher": ("dapo", "dapo-clip_higher"),
-    "overlong filtering": ("dapo+overlong_filtering", "dapo"),
-}
-AT_TOKENS = "dynamic sampling, equal tokens"
-TECHNIQUES = (*SIDES, AT_TOKENS)
-SEEN_IN = "dapo-dynamic_sampling"
-"""The arm whose first step is read: it trains on every group that it samples."""
+SEEDS = (400, 500, 600)
+"""Regime n starts from the base policies 400 + n, 500 + n and 600 + n of its recipe: three pairs of runs."""
+PAIRS = 2
+"""Pairs that a regime needs at least: one has no variance, by which the noise of a regime's worth is known."""
+ON, OFF = "dapo", "dapo-dynamic_sampling"
+"""The sides of a pair. The first step of OFF is read for the predictors: it trains on every group that it samples."""
+WORTHS = ("at equal steps", "at equal tokens")
 PREDICTORS: dict[str, Callable[[Callable[[str], float], int], float]] = {
     "groups that are not mixed": lambda first, _: 1 - first("rollout/groups_mixed_frac"),
     # No value where there are no advantages, and no length where no answer is right, or none is wrong.
@@ -91,50 +82,47 @@ def read(number: int) -> Runs:
     return runs
 
 
-def measured(regimes: Iterable[int], seed: int = SEED) -> pd.DataFrame:
-    """A row a regime: its task, the worth of each technique in points, and the predictors.
+def measured(regimes: Iterable[int]) -> pd.DataFrame:
+    """A row a base policy of a regime: the regime's task, what dynamic sampling is worth in points, and the predictors.
 
     NaN: an arm that it needs has no result; `absent` names those arms.
     """
-    return pd.DataFrame([_regime(number, read(number), seed + number) for number in regimes])
+    rows = []
+    for number in regimes:
+        every = read(number)
+        rows += [_pair(number, every, seed + number) for seed in SEEDS]
+    return pd.DataFrame(rows)
 
 
-def _regime(number: int, every: Runs, seed: int) -> dict[str, Any]:
+def _pair(number: int, every: Runs, seed: int) -> dict[str, Any]:
     key = primary_metric(every)
-    found = {run.arm: run for run in every.usable if run.seed == seed and outcome(run, key) is not None}
-    arms = dict.fromkeys(arm for sides in SIDES.values() for arm in sides)
+    ended = {run.arm: run for run in every.usable if run.seed == seed and outcome(run, key) is not None}
     task = every.runs[0].config["task"]
-    row: dict[str, Any] = {"regime": number, "task": task["name"], "absent": [a for a in arms if a not in found]}
-    last = {arm: 100 * float(outcome(run, key) or 0.0) for arm, run in found.items()}
-    nan = float("nan")
-    row |= {name: last.get(on, nan) - last.get(off, nan) for name, (on, off) in SIDES.items()}
-    row[AT_TOKENS], row["share of the tokens"] = at_equal_tokens(found, key)
-    tokens = {arm: float(run.series("tokens_generated").max()) for arm, run in found.items()}
-    row |= {f"tokens, {name}": tokens.get(on, nan) / tokens.get(off, nan) for name, (on, off) in SIDES.items()}
-    return row | seen(found.get(SEEN_IN), int(task["max_response_tokens"]))
+    row: dict[str, Any] = {"regime": number, "task": task["name"], "seed": seed}
+    row["absent"] = [arm for arm in (ON, OFF) if arm not in ended]
+    if row["absent"]:
+        return row | dict.fromkeys((*WORTHS, "share of the tokens", "tokens", *PREDICTORS), float("nan"))
+    on, off = ended[ON], ended[OFF]
+    row["at equal steps"] = 100 * (float(outcome(on, key) or 0.0) - float(outcome(off, key) or 0.0))
+    row["at equal tokens"], row["share of the tokens"] = at_equal_tokens(on, off, key)
+    row["tokens"] = float(on.series("tokens_generated").max() / off.series("tokens_generated").max())
+    return row | seen(off, int(task["max_response_tokens"]))
 
 
-def at_equal_tokens(found: dict[str, Run], key: str) -> tuple[float, float]:
+def at_equal_tokens(on: Run, off: Run, key: str) -> tuple[float, float]:
     """What dynamic sampling is worth in points where both sides have generated as many tokens, at the last registered
     mark that both have passed, and the share that the mark is of what the side without it generated; NaN without one.
     """
-    on, off = SIDES["dynamic sampling"]
-    if not {on, off} <= found.keys():
-        return float("nan"), float("nan")
-    marks = found[off].config["evaluation"]["at_tokens"]
-    contrast = difference("", AT_TOKENS, "dynamic_sampling", on, off)
-    passed = at_marks(Runs((found[on], found[off])), contrast, key, marks)
+    marks = off.config["evaluation"]["at_tokens"]
+    passed = at_marks(Runs((on, off)), difference("", "", "dynamic_sampling", ON, OFF), key, marks)
     if not passed:
         return float("nan"), float("nan")
     mark, gap = passed[-1]
-    return 100 * gap.mean, mark / float(found[off].series("tokens_generated").max())
+    return 100 * gap.mean, mark / float(off.series("tokens_generated").max())
 
 
-def seen(run: Run | None, limit: int) -> dict[str, float]:
-    """The predictors, from the first step of a run; NaN without the run."""
-
-    if run is None:
-        return dict.fromkeys(PREDICTORS, float("nan"))
+def seen(run: Run, limit: int) -> dict[str, float]:
+    """The predictors, from the first step of a run."""
 
     def first(key: str) -> float:
         return float(run.series(key).get(1, float("nan")))
@@ -146,19 +134,36 @@ def or_nothing(value: float) -> float:
     return 0.0 if np.isnan(value) else value
 
 
-def kept(table: pd.DataFrame, name: str) -> pd.DataFrame:
-    """The regimes that have what a technique's law needs."""
-    return table.dropna(subset=[name, *PREDICTORS])
+def kept(pairs: pd.DataFrame, name: str) -> pd.DataFrame:
+    """A row a regime that has PAIRS pairs at least: means over its pairs of the worth and of the predictors."""
+    found = pairs.dropna(subset=[name, *PREDICTORS]).groupby(["regime", "task"], as_index=False)
+    means = found[[name, *PREDICTORS]].mean()
+    return means.assign(pairs=found.size()["size"]).query(f"pairs >= {PAIRS}").reset_index(drop=True)
 
 
-def left_out(table: pd.DataFrame) -> list[str]:
-    """A line for each regime that is left out for a technique."""
-    lines = []
-    for _, row in table.iterrows():
-        if names := [name for name in TECHNIQUES if row["regime"] not in set(kept(table, name)["regime"])]:
-            why = f"no result of {', '.join(row['absent'])}" if row["absent"] else "it was not measured"
-            lines.append(f"regime {row['regime']:02} is left out for {', '.join(names)}: {why}")
+def left_out(pairs: pd.DataFrame) -> list[str]:
+    """A line for each run without a result, and for each regime that is left out of a law."""
+    lines = [
+        f"regime {row['regime']:02}: no result of {' and '.join(row['absent'])} from base policy {row['seed']}"
+        for _, row in pairs.iterrows()
+        if row["absent"]
+    ]
+    for name in WORTHS:
+        missing = sorted({*pairs["regime"]} - {*kept(pairs, name)["regime"]})
+        lines += [f"regime {number:02} is left out {name}: fewer than {PAIRS} pairs have it" for number in missing]
     return lines
+
+
+def noise(pairs: pd.DataFrame, name: str) -> float:
+    """The standard deviation of one pair's worth around that of its regime, over all regimes with two pairs or more."""
+    worth = pairs.dropna(subset=[name, *PREDICTORS]).groupby("regime")[name]
+    return float((worth.var() * (worth.size() - 1)).sum() / (worth.size() - 1).sum()) ** 0.5
+
+
+def true_share(pairs: pd.DataFrame, name: str) -> float:
+    """The share of the variance of regimes' worth within tasks that is not the noise of their pairs."""
+    table = kept(pairs, name)
+    return 1 - noise(pairs, name) ** 2 * float((1 / table["pairs"]).mean()) / _spread(table, name) ** 2
 
 
 def within(values: np.ndarray | pd.Series, tasks: pd.Series) -> np.ndarray:
@@ -221,60 +226,47 @@ def p_value(law: Law, worth: np.ndarray, table: pd.DataFrame, rng: np.random.Gen
     return float((1 + (dealt >= observed - 1e-9).sum()) / (1 + draws))
 
 
-def followed(law: Law, name: str, worth: np.ndarray, table: pd.DataFrame) -> np.ndarray:
-    """Points that a regime gains where the law decides whether the technique is on, against DAPO as printed."""
-    on = law(table) > 0
-    return np.where(on, worth, 0.0) if name == "overlong filtering" else np.where(on, 0.0, -worth)
+def followed(law: Law, worth: np.ndarray, table: pd.DataFrame) -> np.ndarray:
+    """Points that a regime gains where the law decides whether dynamic sampling is on, against DAPO as printed."""
+    return np.where(law(table) > 0, 0.0, -worth)
 
 
-def laws_of(table: pd.DataFrame) -> dict[str, Any]:
-    """The law of each technique, and the means of the tasks that it is compared with."""
+def laws_of(pairs: pd.DataFrame) -> dict[str, Any]:
+    """The law of each worth, and the means of the tasks that it is compared with."""
     return {
-        name: {"law": chosen(rows, name)._asdict(), "means": fitted(rows, name, None)._asdict()}
-        for name in TECHNIQUES
-        for rows in [kept(table, name)]
+        name: {"law": chosen(table, name)._asdict(), "means": fitted(table, name, None)._asdict()}
+        for name in WORTHS
+        for table in [kept(pairs, name)]
     }
 
 
 def scores(laws: dict[str, Any], second: pd.DataFrame, draws: int = DRAWS) -> pd.DataFrame:
-    """Each technique's law on the second half."""
+    """Each law on the second half."""
     rng, found = np.random.default_rng(0), []
-    for name in TECHNIQUES:
+    for name in WORTHS:
         table = kept(second, name)
         worth, law, means = table[name].to_numpy(), Law(**laws[name]["law"]), Law(**laws[name]["means"])
         found.append(
             {
-                "technique": name,
+                "worth": name,
                 "regimes": len(worth),
                 "law": f"{law.slope:+.1f} x {law.predictor}" if law.predictor else "the mean of the task",
                 "mean": worth.mean(),
                 "spread within tasks": _spread(table, name),
                 "skill": skill(law, means, worth, table),
                 "p": p_value(law, worth, table, rng, draws),
-                "gain of following it": followed(law, name, worth, table).mean(),
-                "gain of following the means": followed(means, name, worth, table).mean(),
+                "gain of following it": followed(law, worth, table).mean(),
+                "gain of following the means": followed(means, worth, table).mean(),
             }
         )
-    rows = pd.DataFrame(found).set_index("technique")
+    rows = pd.DataFrame(found).set_index("worth")
     return rows.assign(adjusted=holm(rows["p"].tolist()))
 
 
 def _spread(table: pd.DataFrame, name: str) -> float:
-    """The standard deviation of a technique's worth within tasks."""
+    """The standard deviation of regimes' worth within tasks."""
     apart = within(table[name], table["task"])
     return float((apart @ apart / max(1, len(apart) - table["task"].nunique())) ** 0.5)
-
-
-def repeated(every: pd.DataFrame, one: pd.DataFrame, two: pd.DataFrame) -> pd.Series:
-    """The share of a technique's variance within tasks that a second base policy of the same regime repeats.
-
-    every: all regimes; one, two: those that were run twice, from either base policy.
-    """
-    shares = {}
-    for name in TECHNIQUES:
-        noise = float(((one[name] - two[name]) ** 2).mean()) / 2
-        shares[name] = 1 - noise / _spread(every.dropna(subset=name), name) ** 2
-    return pd.Series(shares, name="repeated share")
 
 
 def manifests(regimes: Iterable[int]) -> dict[str, str]:
@@ -302,11 +294,11 @@ def report() -> str:
         raise StudyError(f"{LAWS}: made of other cells than those in {PACKED} now: regimes {', '.join(changed)}")
     first, second = measured(FIRST), measured(SECOND)
     every = pd.concat([first, second], ignore_index=True)
-    one = every[every["regime"].isin(TWICE)].reset_index(drop=True)
-    shares = repeated(every, one, measured(TWICE, SECOND_SEED))
-    used = every[[column for column in every if str(column).startswith("tokens, ")] + ["share of the tokens"]]
-    text = scores(frozen["laws"], second).join(shares).round(3).to_string()
-    return "\n\n".join(["\n".join(left_out(every)), text, used.describe().loc[["min", "50%", "max"]].T.to_string()])
+    rows = scores(frozen["laws"], second)
+    rows["noise of a pair"] = [noise(every, name) for name in WORTHS]
+    rows["true share"] = [true_share(every, name) for name in WORTHS]
+    used = every[["tokens", "share of the tokens"]].describe().loc[["min", "50%", "max"]].T
+    return "\n\n".join(["\n".join(left_out(every)), rows.T.round(3).to_string(), used.to_string()])
 
 
 def main() -> int:
