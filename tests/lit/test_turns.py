@@ -64,7 +64,12 @@ def test_an_environment_that_never_speaks_changes_no_bit_of_a_run(compose, tmp_p
     plain, silent = tmp_path / "plain" / RUN, tmp_path / "silent" / RUN
     added = [{key for key in row if key.startswith("turns/")} for row in rows(silent)]
     assert [bool(keys) for keys in added] == [False, True, True, True]
-    assert [{k: v for k, v in row.items() if not k.startswith("turns/")} for row in untimed(silent)] == untimed(plain)
+    # Of the engine's log-probs: with AVX-512 a product of another number of rows may round otherwise.
+    sampled = ("rollout/entropy", "rollout/prob_mean")
+    for row, other in zip(untimed(silent), untimed(plain), strict=True):
+        of_sampler = {key: other.pop(key) for key in sampled if key in other}
+        assert {key: row.pop(key) for key in of_sampler} == pytest.approx(of_sampler, rel=1e-7)
+        assert {key: value for key, value in row.items() if not key.startswith("turns/")} == other
     assert all((weights(plain)[name] == tensor).all() for name, tensor in weights(silent).items())
     for step in (1, 2, 3):
         one, other = table(plain, step), table(silent, step)
