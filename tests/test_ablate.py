@@ -51,7 +51,8 @@ def test_it_finds_columns_probes_and_runs_the_study_which_the_same_command_conti
     rows = [json.loads((run / "metrics.jsonl").read_text().splitlines()[-1]) for run in study.glob("dapo*/seed_*")]
     assert kept["used"]["runs"] == 4
     assert kept["used"]["tokens"] == sum(row["tokens_generated"] for row in rows)
-    assert kept["used"]["seconds"] > sum(row["wall_s"] for row in rows)  # start-up is counted
+    # Times of a record are in seconds: each run may lose one at either end. Start-up is counted.
+    assert kept["used"]["seconds"] > sum(row["wall_s"] for row in rows) - 2 * len(rows)
     assert {arm: set(cost) for arm, cost in kept["promised"]["runs"].items()} == {
         "dapo-clip_higher": {"seconds", "tokens"}, "dapo": {"seconds", "tokens"},
     }  # fmt: skip

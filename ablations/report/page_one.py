@@ -20,6 +20,7 @@ from ablations.compare.equal_budget import (
 )
 from ablations.compare.sequential import median_interval
 from ablations.compare.statistics import Array, per_base, smallest_effect, t_interval
+from ablations.designs import arm_in_words
 from ablations.figures.difference_figures import differences_figure
 from ablations.figures.style import contrast_name, family_name, short
 from ablations.read.calibrations import Admitted
@@ -85,7 +86,7 @@ def closing(results: Results) -> list[Part]:
             if seeds := results.scores[arm]:
                 mean = t_interval(per_base([*seeds.values()], [base_of[seed] for seed in seeds]))
                 ends = "–" if mean.low is None else f"{amount(key, mean.low)} to {amount(key, mean.high)}"
-                rows.append([arm, str(len(seeds)), level(key, mean.mean), ends])
+                rows.append([arm_in_words(arm), str(len(seeds)), level(key, mean.mean), ends])
         parts.append(Table("closing", "", [words, "runs", "mean", "95 % interval"], rows))
     return [*parts, _not_exercised(results)]
 
