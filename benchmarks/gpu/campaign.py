@@ -88,8 +88,8 @@ SMOLLM2 = Path("models/smollm2_135m").absolute()
 SUMS = ("+experiment=four_sums", "evaluation.every=0", "algorithm.num_prompts=6", "algorithm.minibatch_prompts=3")
 MOST_HALVINGS = 3
 NOT_INSTALLED = "not run: {} is not installed"
-NOT_DRY = {FAST, "step_1_5b", "head"}
-"""Parts that a dry run leaves out: two run the lines of `step`, the head's benchmark has a test of its own."""
+NOT_DRY = {"probe", FAST, "step_1_5b", "head"}
+"""Parts that a dry run leaves out: the probe needs vLLM, two run the lines of `step`, the head has its own test."""
 
 
 class Campaign:
