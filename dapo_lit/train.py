@@ -172,6 +172,7 @@ def run_study(study: Sweep, run: Callable[[Config, list[str]], None] = train) ->
     if code := exit_code_of(lambda: checked_early(study.config)):
         return code
     import dapo_lit.lit.fit  # noqa: F401  (so that the cells' processes inherit the imports)
+    from ablations.read.packed_cells import read_cells
     from dapo_lit.cli.workers import in_child, run_cells, workers_for
 
     if len(study.cells) > 1 and (study.config.preflight or study.config.fork):
@@ -186,7 +187,12 @@ def run_study(study: Sweep, run: Callable[[Config, list[str]], None] = train) ->
     def run_cell(cell: Cell) -> int:
         return attempt(lambda: study.composed(cell), study.overrides(cell), study.multirun, run, Config)[0]
 
+    place = study.config.own_study.packed
+    packed = {(one.arm, one.seed) for one in read_cells(Path(place))} if place else set[tuple[str, int]]()
+
     def share_done(cell: Cell) -> float:
+        if (cell.arm, cell.seed) in packed or (study.folder / cell.arm / f"seed_{cell.seed}" / DONE).is_file():
+            return 1.0
         fork, last = study.config.fork, study.config.last_step
         first = fork.steps[0] - 1 if fork and fork.steps else 0  # a fork's rows start after the state it continues
         step = last_step(study.folder / cell.arm / f"seed_{cell.seed}")

@@ -11,7 +11,7 @@ import pytest
 from ablations.files.metrics_file import last_step
 from ablations.screen import StatusLine
 from dapo_lit.cli import workers as module
-from dapo_lit.cli.workers import FAILED_SILENTLY, Cell, in_child, run_cells
+from dapo_lit.cli.workers import FAILED_SILENTLY, Cell, in_child, run_cells, time_left
 
 CELLS = [Cell(arm, seed) for seed in range(3) for arm in ("a", "b")]
 
@@ -34,7 +34,7 @@ def test_every_cell_runs_once_and_failed_and_lost_ones_are_named(tmp_path: Path,
 
 
 def test_a_study_says_how_far_its_cells_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Those that are done, and half of each of those that run."""
+    """Of what was to do when it started: half of each cell was done by then, half of the rest is of those that run."""
     told: list[tuple[float, float, str]] = []
     monkeypatch.setattr(StatusLine, "FIRST_S", 0.0)
     monkeypatch.setattr(StatusLine, "enabled", True)
@@ -44,9 +44,21 @@ def test_a_study_says_how_far_its_cells_are(tmp_path: Path, monkeypatch: pytest.
         time.sleep(0.5)
         return 0
 
-    run_cells(CELLS[:3], run, 2, tmp_path, lambda cell: 0.5)
-    assert told[0] == (1.0, 3, "0 of 3 cells done, 2 running")
-    assert (2.5, 3, "2 of 3 cells done, 1 running") in told
+    asked = list[Cell]()
+
+    def share_done(cell: Cell) -> float:
+        asked.append(cell)
+        return 0.5 if asked.count(cell) == 1 else 0.75
+
+    run_cells(CELLS[:4], run, 2, tmp_path, share_done)
+    assert told[0] == (0.5, 2.0, "0 of 4 cells done, 2 running")
+    assert (1.5, 2.0, "2 of 4 cells done, 2 running") in told
+
+
+def test_what_was_done_before_a_command_took_none_of_its_time():
+    """Of ten cells eight were done; after a minute one of the other two is."""
+    assert time_left(60.0, worked=1.0, to_do=2.0) == 60.0
+    assert time_left(60.0, worked=0.0, to_do=2.0) is None
 
 
 def test_the_last_step_of_a_run_is_that_of_its_last_whole_row(tmp_path: Path):

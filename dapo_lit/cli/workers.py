@@ -69,7 +69,7 @@ def run_cells(
 
     run: runs one cell and returns its exit code.
     logs: the folder for what the cells print; with one worker everything is printed here.
-    share_done: how much of a running cell is done, from 0 to 1, for the time left.
+    share_done: how much of a cell is done, from 0 to 1. What is done before the start took none of the time so far.
     """
     if workers == 1:
         return max([run(cell) for cell in cells], default=0)
@@ -104,6 +104,8 @@ def _run_forked(
     Passes the signals in `stops` on to the processes, and starts no more.
     """
     waiting, running, codes = list(cells), dict[Any, tuple[Cell, Path, float]](), list[int]()
+    to_do = {cell: 1 - share_done(cell) for cell in cells}
+    all_of_it, worked = sum(to_do.values()), 0.0
     start, passed_on, line = time.monotonic(), 0, StatusLine("study")
     try:
         while running or (waiting and not stops):
@@ -121,17 +123,18 @@ def _run_forked(
                     os.kill(process.pid, number)
             connection.wait([process.sentinel for process in running], timeout=0.2)
             if line.is_due:
-                done = len(codes) + sum(share_done(cell) for cell, *_ in running.values())
+                part = sum(to_do[cell] - (1 - share_done(cell)) for cell, *_ in running.values())
                 words = f"{len(codes)} of {len(cells)} cells done, {len(running)} running"
-                line.update(done, len(cells), words)
+                line.update(worked + part, all_of_it, words)
             for process in [process for process in running if not process.is_alive()]:
                 cell, log, began = running.pop(process)
                 logs.append(log)
                 codes.append(process.exitcode if process.exitcode in (0, 1, 2) else FAILED_SILENTLY)
-                left = (time.monotonic() - start) / len(codes) * (len(cells) - len(codes))
+                worked += to_do[cell]
+                left = time_left(time.monotonic() - start, worked, all_of_it)
                 stopped = process.exitcode == INTERRUPTED or (stops and not process.exitcode)
                 end = "stopped" if stopped else f"FAILED (see {log})" if process.exitcode else "done"
-                rest = f", about {left / 60:.0f} min left" if left >= 30 else ""
+                rest = f", about {left / 60:.0f} min left" if left and left >= 30 else ""
                 text = f"[{len(codes)}/{len(cells)}] {cell}: {end} in {time.monotonic() - began:.0f} s{rest}"
                 print(text, flush=True)
     finally:
@@ -139,6 +142,11 @@ def _run_forked(
         for process in running:
             process.join()
     return max(codes, default=0)
+
+
+def time_left(seconds: float, worked: float, to_do: float) -> float | None:
+    """Seconds left at the rate so far, of work that this command had to do, in cells; None before any of it is done."""
+    return seconds / worked * (to_do - worked) if worked else None
 
 
 def _work(cell: Cell, run: Callable[[Cell], int], log: Path) -> None:
