@@ -21,16 +21,15 @@ CODE = ("dapo_lit", "ablations", "math_answers", "conf", "pyproject.toml")
 
 @cache
 def code_state() -> dict[str, str | None]:
-    """The commit, a hash of the changes since it, and a hash of the source files that make and write runs.
+    """The commit, a hash of the changes since it, and a hash of the packages' source files.
 
     Read once per process, because a multirun runs the code that it loaded, whatever is edited meanwhile.
     """
-    package, files = ROOT / "dapo_lit", ROOT / "ablations" / "files"  # reading and judging runs changes none of them
-    digest = hashlib.sha256()
-    for file in (*sorted(package.rglob("*.py")), *sorted(files.glob("*.py"))):
-        if file.is_relative_to(package / PAGES):
-            continue
-        digest.update(str(file.relative_to(ROOT)).encode() + file.read_bytes())
+    pages, digest = ROOT / "dapo_lit" / PAGES, hashlib.sha256()
+    # `ablations` too: it says what an arm's settings are, and how a run is written.
+    for file in sorted(file for package in ("dapo_lit", "ablations") for file in (ROOT / package).rglob("*.py")):
+        if not file.is_relative_to(pages):
+            digest.update(str(file.relative_to(ROOT)).encode() + file.read_bytes())
     diff = git("diff", "HEAD")
     return {
         "git_commit": git("rev-parse", "HEAD"),
@@ -55,7 +54,7 @@ def uncommitted() -> list[str]:
 
 
 def commit_file(source: Path, place: Path, subject: str) -> None:
-    """Copies a file to `place` in the checkout and commits it there alone, unless it stands there so already.
+    """Copies a file to `place` in the checkout and commits it there alone, unless it is there already.
 
     Raises ConfigError: there is no checkout, or git refuses; with git's own words.
     """
