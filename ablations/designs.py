@@ -246,14 +246,22 @@ def _setting(name: str, text: str) -> Iterator[tuple[str, Setting]]:
     if not equals:
         raise ValueError(f"{name!r} is not an arm: @{text} has no value; a setting is written @clip.high=0.5")
     key = key if key.startswith(OUTSIDE) else f"algorithm.{key}"
-    # YAML 1.1 reads 1e-4 as text.
-    try:
-        yield key, int(value) if value.lstrip("-").isdigit() else float(value)
-        return
-    except ValueError:
-        read = yaml.safe_load(value)
+    read = read_value(value)
     if isinstance(read, Mapping):
         for inner, part in read.items():
             yield f"{key}.{inner}", part
     else:
         yield key, read
+
+
+def read_value(text: str) -> Setting:
+    """A value as a setting has it.
+
+    >>> read_value("1e-4"), read_value("null"), read_value("[1, true]")
+    (0.0001, None, [1, True])
+    """
+    # YAML 1.1 reads 1e-4 as text.
+    try:
+        return int(text) if text.lstrip("-").isdigit() else float(text)
+    except ValueError:
+        return yaml.safe_load(text)

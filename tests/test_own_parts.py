@@ -80,6 +80,26 @@ def unwhitened(rewards: Tensor) -> Tensor:
     return rewards
 
 
+@Needs(refuses={"clip.dual=null": "it has its own", "critic.lr=0.5": "of a critic"}, warns={"kl.beta=0": "no anchor"})
+def undecided(rewards: Tensor) -> Tensor:
+    return rewards
+
+
+@Needs(refuses={"techniqes.token_level_loss=true": "a slip"})
+def mistyped(rewards: Tensor) -> Tensor:
+    return rewards
+
+
+@Needs(options={"scal": (0, 1)})
+def of_no_option(rewards: Tensor, *, scale: float = 1.0) -> Tensor:
+    return scale * rewards
+
+
+def of_texts(rewards: "Tensor", *, scale: "float" = 1.0) -> "Tensor":
+    """As in a file with `from __future__ import annotations`."""
+    return rewards
+
+
 def group(*answers: tuple[bool, int]) -> Group:
     """A group of answers, (correct, length) each."""
     found = Group(1, 0, Problem("p", "", ""), 0, (1, 2))
@@ -179,6 +199,10 @@ OWN = "test_own_parts."
         ((ESTIMATOR + OWN + "of_three", "++algorithm.advantage.options={scale: x}"), "options.scale=x float"),
         ((ESTIMATOR + OWN + "of_tokens", "++algorithm.advantage.options={gain: 3}"), "options.gain=3 0 to 2"),
         (("++algorithm.advantage.options={scale: 2}",), "advantage.options.scale group"),
+        ((ESTIMATOR + OWN + "of_texts", "++algorithm.advantage.options={scale: x}"), "options.scale=x float"),
+        ((ESTIMATOR + OWN + "of_no_option",), "of_no_option Needs scal scale"),
+        ((ESTIMATOR + OWN + "mistyped",), "mistyped techniqes.token_level_loss=true techniques.token_level_loss"),
+        ((ESTIMATOR + OWN + "undecided", A + "clip.dual=null"), "clip.dual=null undecided it has its own"),
     ],
 )
 def test_a_part_that_cannot_be_used_is_refused_by_its_keys(compose, settings, keys):
@@ -201,6 +225,12 @@ def test_a_setting_that_a_part_reads_is_no_unread_one(compose):
     assert "advantage.gamma=0.9" in idle(compose(gamma))
     band = (A + "correction.kind=" + OWN + "by_completion", A + "correction.band=[0.5,2]")
     assert "correction.band[0]=0.5" in idle(compose(*band))  # it names `high` only
+
+
+def test_a_declared_setting_is_compared_as_a_value_not_as_text(compose):
+    part = ESTIMATOR + OWN + "undecided"
+    assert "kl.beta=0: no anchor" in idle(compose(part, A + "clip.dual=3"))
+    assert "no anchor" not in idle(compose(part, A + "clip.dual=3", A + "kl.beta=0.1"))
 
 
 def test_settings_and_options_fill_the_parameters_that_name_them(compose):

@@ -150,7 +150,7 @@ def _at_cross_purposes(config: Config) -> Iterator[str]:
                 "samples of the policy before them; set algorithm.minibatch_prompts to num_prompts, and epochs=1"
             )
     for part in parts_of(algorithm):
-        for setting in settings_met(algorithm, part.needs.warns):
+        for setting in settings_met(part, algorithm, part.needs.warns):
             yield f"algorithm.{part.setting} with {setting}: {part.needs.warns[setting]}"
 
 

@@ -8,15 +8,17 @@ What it needs of a run it declares (objective/needs.py). Both are read here, for
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any
 
 import torch
 
+from ablations.designs import read_value
 from ablations.errors import suggestion
 from ablations.techniques import Technique
 from dapo_lit.config import Algorithm, Config, ConfigError
+from dapo_lit.config.identity import kinds
 from dapo_lit.imports import NamedError, named_object
 from dapo_lit.objective.advantages import ESTIMATORS
 from dapo_lit.objective.correction import CORRECTIONS
@@ -221,16 +223,26 @@ def _check_options(
     takes_any = any(p.kind is p.VAR_KEYWORD for p in others.values())
     own = [key for key in others if key not in (*slot.batch, *slot.settings)]
     types, ranges = inspect.get_annotations(function), needs_of(function).options
+    if absent := [key for key in ranges if key not in own]:
+        raise ConfigError(
+            f"algorithm.{slot.key}={name}: its Needs has a range of {absent[0]}, and it has no such option"
+            + (f"; {suggestion(absent[0], own)}" if own else "")
+        )
     for key, value in options.items():
         at = f"algorithm.{slot.options}.{key}"
         if key not in own and not takes_any:
             has = f"{name} has no such option"
             raise ConfigError(f"{at}: {has}" + (f"; {suggestion(key, own)}" if own else ""))
-        if not _is_of(types.get(key), value):
-            raise ConfigError(f"{at}={value}: {name} takes a value of type {types[key].__name__}")
+        # A text where the file has `from __future__ import annotations`.
+        kind = PLAIN.get(str(types.get(key)), types.get(key))
+        if not _is_of(kind, value):
+            raise ConfigError(f"{at}={value}: {name} takes a value of type {kind.__name__}")
         low, high = ranges.get(key, (None, None))
         if low is not None and high is not None and not (_is_of(float, value) and low <= value <= high):
             raise ConfigError(f"{at}={value}: {name} takes {interval(low, high)}")
+
+
+PLAIN: Mapping[str, Any] = {kind.__name__: kind for kind in (bool, int, float, str)}
 
 
 def _is_of(kind: object, value: object) -> bool:
@@ -269,7 +281,7 @@ def check_needs(algorithm: Algorithm) -> None:
                 f"algorithm.samples_per_prompt={algorithm.samples_per_prompt}: {part.setting} compares within a group "
                 f"and needs at least {part.needs.group}{_source(part)}"
             )
-        for setting in settings_met(algorithm, part.needs.refuses):
+        for setting in settings_met(part, algorithm, part.needs.refuses):
             raise ConfigError(f"algorithm.{setting}: not with {part.setting}: {part.needs.refuses[setting]}")
         wants_critic |= "values" in part.wants
     if wants_critic != (algorithm.critic is not None):
@@ -325,13 +337,32 @@ def least_reward(wrong_value: float, factor: float, penalty: Part) -> float:
     return least
 
 
-def settings_met(algorithm: Algorithm, settings: Mapping[str, str]) -> list[str]:
-    """Those of these settings, written `key=value`, that the algorithm has."""
-    return [
-        text
-        for text in settings
-        if str(attrgetter(text.partition("=")[0])(algorithm)).lower() == text.partition("=")[2].lower()
-    ]
+def settings_met(part: Part, algorithm: Algorithm, settings: Mapping[str, str]) -> list[str]:
+    """Those of the settings in a part's declaration, written `key=value`, that the algorithm has.
+
+    Raises ConfigError: there is no such key below `algorithm`.
+    """
+    return [text for text in settings if _is_met(part, algorithm, text)]
+
+
+def _is_met(part: Part, algorithm: Algorithm, text: str) -> bool:
+    key, _, value = text.partition("=")
+    if key not in algorithm_keys():
+        raise ConfigError(
+            f"algorithm.{part.setting}: its Needs names the setting {text}; {suggestion(key, algorithm_keys())}"
+        )
+    found: Any = algorithm
+    for name in key.split("."):
+        found = getattr(found, name, None)  # below a critic that is null
+    # As a config has it: `null`, and 0 for 0.0.
+    wanted = read_value(value)
+    return bool(found == wanted) and isinstance(found, bool) == isinstance(wanted, bool)
+
+
+@cache
+def algorithm_keys() -> list[str]:
+    """Every key below `algorithm`."""
+    return [key.removeprefix("algorithm.") for key in kinds() if key.startswith("algorithm.")]
 
 
 def unread(algorithm: Algorithm) -> dict[str, str]:
