@@ -233,7 +233,7 @@ def arrival(road: Road, vllm: str | None = None) -> None:
 
 def logs(road: Road) -> None:
     """Finished logs of another trainer and a ledger, to a decision (docs/decide.md)."""
-    shutil.copytree(ROOT / "tests/study/trl_logs", road.work / "logs")
+    shutil.copytree(ROOT / "tests/ablations/trl_logs", road.work / "logs")
     shutil.rmtree(road.work / "logs/clip_0.28/seed_2")  # five runs
     metric = "--metric rewards/accuracy/mean"
     road(f"report --from trl logs {metric}")

@@ -1,5 +1,6 @@
 """benchmarks/roads.py counts what a command and the processes that it starts have run."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -56,3 +57,10 @@ def test_a_road_that_was_walked_is_not_walked_again(tmp_path):
     for _ in range(2):
         assert roads.walked("somewhere", goes, tmp_path).lines == {DOCS: {1, 2}}
     assert walked == ["somewhere"]
+
+
+def test_what_the_roads_start_from_is_in_the_checkout():
+    text = Path(roads.__file__).read_text(encoding="utf-8")
+    named = re.findall(r'ROOT / "([\w./]+)"|\{ROOT\}/([\w./]+)', text)
+    assert len(named) > 3
+    assert [path for pair in named if not (ROOT / (path := "".join(pair))).exists()] == []
