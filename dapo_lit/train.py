@@ -302,12 +302,12 @@ def train_in(folder: RunFolder, config: Config, parts: RunComponents, run_start:
         loggers = Loggers(config, folder, write_run_page)
         module, stop = fit(config, parts, start, loggers, run_start.ranks)
     except BaseException as error:
-        # Lightning turns Ctrl-C into SystemExit.
+        # Lightning turns Stopped into SystemExit.
         cause = error.__context__ if isinstance(error, SystemExit) and error.__context__ else error
         status = "stopped" if isinstance(cause, KeyboardInterrupt) else "failed"
         # It may be another process's run now, or the disk is full: the reason that is reported says so.
         with suppress(HeldError, OSError):
-            reason = "Ctrl-C" if status == "stopped" else f"{type(cause).__name__}: {cause}"
+            reason = str(cause) if status == "stopped" else f"{type(cause).__name__}: {cause}"
             folder.write_run(status=status, error=reason)
         with suppress(OSError):
             if loggers:
@@ -317,9 +317,9 @@ def train_in(folder: RunFolder, config: Config, parts: RunComponents, run_start:
         if status == "failed":
             raise
         kept = folder.checkpoints
-        further = f"continues from {kept[-1].name}" if kept else "starts anew: there is no checkpoint yet"
-        print(f"stopped by Ctrl-C; the same command with resume=true {further} (run: {folder.path})", flush=True)
-        raise SystemExit(130) from error
+        further = f"continues from {kept[-1].name}" if kept else "starts again: there is no checkpoint yet"
+        cause.add_note(f"the same command with resume=true {further} (run: {folder.path})")
+        raise cause from None
     if stop.requested:
         loggers.close()
         folder.write_run(status="preempted")

@@ -26,6 +26,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
+from ablations.ending import stopped_by_signals
 from dapo_lit.build.components import RunComponents
 from dapo_lit.build.models import keep_freed_memory
 from dapo_lit.config import Config, ConfigError
@@ -41,7 +42,7 @@ from dapo_lit.rollout.step_collection import StopRequestedError
 from dapo_lit.runs.checkpoint_weights import METADATA, check_entries, fitting
 from dapo_lit.runs.extensions import built
 from dapo_lit.runs.loggers import Loggers
-from dapo_lit.runs.preemption import StopSignal, interrupted_once
+from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.runs.safe_loading import (
     SafePlanner,
     SafeReader,
@@ -121,7 +122,7 @@ def fit(
         log.info(f"continuing from {start.checkpoint}")
     try:
         restored = continuing(start.checkpoint) if start.checkpoint else nullcontext()
-        with interrupted_once(), lost_rank_named(ranks.lost), restored:
+        with stopped_by_signals(), lost_rank_named(ranks.lost), restored:
             trainer.fit(module, datamodule=datamodule, ckpt_path=start.checkpoint, weights_only=True)
     except (StopRequestedError, SIGTERMException):
         # The checkpoint is written, the half-collected step dropped.

@@ -28,6 +28,8 @@ from typing import Any
 from dapo_lit.rewards.channel import framed, read, receive
 from dapo_lit.rewards.reply import Awaited, read_reply
 from dapo_lit.rewards.work import Setup
+from ablations.ending import SIGNALS as STOP
+from ablations.ending import end_with
 from dapo_lit.rewards.worker import OUT_OF_MEMORY, run
 
 HEARTBEAT_S = 1.0
@@ -39,12 +41,12 @@ MAX_FAILED_STARTS = 3
 """Workers that may die before they are ready, one after the other."""
 LONGEST = 20.0
 """No task takes more than this many times its deadline, however long it waits for a processor."""
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def main(control_fd: int, owner: int, count: int) -> None:
-    # A terminal sends them to all; the run saves itself first.
-    for number in (signal.SIGINT, signal.SIGHUP):
+    # A terminal or a scheduler sends them to all; the run saves itself first, and closes the socket.
+    for number in STOP:
         signal.signal(number, signal.SIG_IGN)
     control = socket.socket(fileno=control_fd)
     setup: Setup = pickle.loads(receive(control) or b"")
@@ -279,11 +281,11 @@ def _become_worker(connection: socket.socket, supervisor: int, setup: Setup) -> 
         # The sockets of the owner and of the other workers.
         os.closerange(3, connection.fileno())
         os.closerange(connection.fileno() + 1, 4096)
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        # PDEATHSIG is set too late if the supervisor died between the fork and here.
-        if os.getppid() == supervisor:
-            run(connection, setup)
-            code = 0
+        # A process that a function starts would otherwise ignore it too.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        end_with(supervisor, signal.SIGKILL)
+        run(connection, setup)
+        code = 0
     finally:
         # Without the exit handlers of the parent, which would close its files a second time.
         os._exit(code)
