@@ -35,6 +35,7 @@ from dapo_lit.lit.callbacks import Checkpoints, Recorder
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.processes import StartPoint, lost_rank_named
+from dapo_lit.lit.step_clock import StepClock
 from dapo_lit.log import log
 from dapo_lit.policy.lora import only_trained
 from dapo_lit.ranks import Ranks
@@ -101,16 +102,16 @@ def fit(
     config: Config, parts: RunComponents, start: StartPoint, loggers: Loggers | None, ranks: Ranks
 ) -> tuple[DAPOModule, StopSignal]:
     """Trains; `loggers` is given on rank 0 only."""
-    stop = StopSignal()
+    stop, clock = StopSignal(), StepClock()
     datamodule = RolloutDataModule(config, parts, stop, ranks, stop.hurries)
     callbacks = [
         # Before the evaluation of step 0, which the recorder does: until then the handlers are Lightning's.
         LambdaCallback(on_train_start=lambda *_: stop.install(config.trainer.grace_s)),
-        Recorder(config, start.folder, loggers, ranks),
+        Recorder(config, start.folder, loggers, ranks, clock),
     ]
     own = own_callbacks(config, start.folder.path)
     # After the user's own: a checkpoint has their state of its step.
-    trainer = build_trainer(config, [*callbacks, *own, Checkpoints(config, start.folder, stop, ranks)])
+    trainer = build_trainer(config, [*callbacks, *own, Checkpoints(config, start.folder, stop, ranks, clock)])
     sharded = config.trainer.strategy == "fsdp"
     module = DAPOModule(config, lambda: parts.policy, ranks, parts.fill if sharded else None)
     # About 1 ms a metric, which a step of a tiny policy notices.
