@@ -164,12 +164,12 @@ def with_missing(
 
     if config.preflight:
         run_checks(checks(evaluated, benchmark, engine))
-    log.info(f"sampling {missing:,} responses of up to {limit:,} tokens, {rows} at once")
-    found = evaluated_samples(
-        benchmark.prompts, n, engine(), benchmark.verifier, benchmark.decode, benchmark.sampling, done.keys()
-    )
-    saved_at = time.monotonic()
     with keeping(lambda: f"{len(samples):,} of {total:,} samples are in {folder}, and the same command continues"):
+        log.info(f"sampling {missing:,} responses of up to {limit:,} tokens, {rows} at once")
+        found = evaluated_samples(
+            benchmark.prompts, n, engine(), benchmark.verifier, benchmark.decode, benchmark.sampling, done.keys()
+        )
+        saved_at = time.monotonic()
         try:
             for sample in followed(found, missing):
                 samples.append(replace(sample, scored_by=judge(benchmark.verifier)))
