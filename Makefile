@@ -33,8 +33,9 @@ train: $(READY)  ## train DAPO on sums in the regime `joint`: a policy of 0.5M p
 test: $(READY)  ## run the tests of what trains, evaluates and launches studies (TIME on two cores); the others: docs, test-ablations, test-answers
 	$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
 
-test-fast: $(READY)  ## the tests that take a minute in all
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(ARGS)
+test-fast: $(READY)  ## the tests nearest to what has changed since the last commit, by imports (tests/nearest.py), for a minute
+	tests=$$($(BIN)/python tests/nearest.py); test -z "$$tests" || \
+	    TEST_SECONDS=60 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $$tests $(ARGS)
 
 test-wheel: $(READY)  ## walk the first ten minutes of five kinds of users from the wheel, without the checkout (a minute and a half on two cores)
 	$(BIN)/python tests/five_users.py $(ARGS)
