@@ -30,14 +30,15 @@ install: $(READY)  ## create .venv with the pinned dependencies
 train: $(READY)  ## train DAPO on sums in the regime `joint`: a policy of 0.5M parameters, minutes on two cores
 	$(BIN)/python -m dapo_lit.train +experiment=dapo +regime=joint 'replay.record=[4,8]' logger.rollouts_every=1 $(ARGS)
 
-test: $(READY)  ## run the tests of what trains, evaluates and launches studies (TIME on two cores); the others: docs, test-ablations, test-answers
+test: $(READY)  ## run the tests of what trains, evaluates and launches studies (minutes on two cores); other tests: docs, test-ablations, test-answers, test-wheel
 	$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
 
 test-fast: $(READY)  ## the tests nearest to what has changed since the last commit, by imports (tests/nearest.py), for a minute
 	tests=$$($(BIN)/python tests/nearest.py); test -z "$$tests" || \
 	    TEST_SECONDS=60 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $$tests $(ARGS)
 
-test-wheel: $(READY)  ## walk the first ten minutes of five kinds of users from the wheel, without the checkout (a minute and a half on two cores)
+test-wheel: $(READY)  ## test what is in the distributions, and walk the first ten minutes of five kinds of users from the wheel (two minutes on two cores)
+	$(BIN)/python -m pytest -n 0 tests/wheel
 	$(BIN)/python tests/five_users.py $(ARGS)
 
 ANSWERS := .venv-answers
@@ -123,7 +124,7 @@ $(OLDEST)/.ready: pyproject.toml requirements.lock
 	@touch $@
 
 test-oldest: $(OLDEST)/.ready  ## the tests with the oldest torch and transformers that are supported
-	$(OLDEST)/bin/python -m pytest tests tests/pages tests/ablations tests/answers tests/gpu_contracts -n 2 --dist worksteal $(ARGS)
+	$(OLDEST)/bin/python -m pytest tests tests/pages tests/wheel tests/ablations tests/answers tests/gpu_contracts -n 2 --dist worksteal $(ARGS)
 
 test-gpu-faults: $(VLLM_READY)  ## put faults of GPU paths into a copy, one at a time: each must fail the contract suite
 	PYTHONPATH=tests $(VLLM_VENV)/bin/python tests/gpu_contracts/faults_on_gpus.py $(ARGS)
