@@ -3,6 +3,16 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# A machine without NVIDIA's driver gets the CPU build of torch: what PyPI has for Linux is for CUDA.
+GPU := $(shell command -v nvidia-smi)
+# uv where it is present, since it downloads several packages at once; on a terminal both show sizes and bars
+ifneq ($(shell command -v uv),)
+INSTALL := uv pip install $(if $(MAKE_TERMOUT),,-q) --python $(BIN)/python
+TORCH := --torch-backend=auto
+else
+INSTALL := $(BIN)/pip install $(if $(MAKE_TERMOUT),,-q) --disable-pip-version-check
+TORCH := $(if $(GPU),,--extra-index-url https://download.pytorch.org/whl/cpu)
+endif
 # the environment of `make parity`: the published code it compares with, next to the project's pinned versions
 PARITY := .venv-parity
 # one thread per process: tiny models run several times faster whenever anything else runs
@@ -19,10 +29,10 @@ help:  ## show this list
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c "import sys; v = sys.version_info[:2]; (3, 11) <= v <= (3, 13) or sys.exit(f'dapo_lit needs Python 3.11, 3.12 or 3.13; this is {sys.version.split()[0]}. Name one: make $(MAKECMDGOALS) PYTHON=python3.11')"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "installing torch 2.13.0, then the versions in requirements.lock (about two minutes)"
-	$(BIN)/pip install -q --disable-pip-version-check torch==2.13.0
-	$(BIN)/pip install -q --disable-pip-version-check -r requirements.lock
-	$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@echo "installing torch 2.13.0 $(if $(GPU),for CUDA (2.7 GB),for the CPU (0.2 GB)), then the versions in requirements.lock (0.25 GB)"
+	$(INSTALL) $(TORCH) torch==2.13.0
+	$(INSTALL) -r requirements.lock
+	$(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
 install: $(READY)  ## create .venv with the pinned dependencies

@@ -2,7 +2,6 @@
 filled."""
 
 import ctypes
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -113,7 +112,7 @@ def keep_freed_memory() -> None:
     than the arithmetic on it. Peak memory stays what it was, memory between peaks does not fall. Other C libraries and
     GPUs are not affected.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, _LARGE)
         mallopt(_TRIM_THRESHOLD, 2 * _LARGE - 1)

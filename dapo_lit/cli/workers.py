@@ -43,7 +43,12 @@ def workers_for(config: Config, cells: int) -> int:
         return min(config.study.workers, cells)
     if config.trainer.accelerator != "cpu" or config.rollout.engine != "torch":
         return 1
-    return max(1, min(len(os.sched_getaffinity(0)) // config.trainer.threads, cells))
+    return max(1, min(cores() // config.trainer.threads, cells))
+
+
+def cores() -> int:
+    """Processors that this process may use; macOS knows only how many there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def next_cell(waiting: Sequence[Cell], running: Collection[Cell]) -> Cell:

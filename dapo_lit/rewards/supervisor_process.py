@@ -19,7 +19,6 @@ import os
 import pickle
 import signal
 import socket
-import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -290,8 +289,9 @@ def _become_worker(connection: socket.socket, supervisor: int, setup: Setup) -> 
 
 
 def _prctl(option: int, value: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(option, value)
+    """Linux alone has it."""
+    if prctl := getattr(ctypes.CDLL(None), "prctl", None):
+        prctl(option, value)
 
 
 def _kill(worker: int) -> None:

@@ -20,6 +20,7 @@
     conf FILE a/b/c FORMAT          a value of conf/FILE.yaml
     updates OVERRIDE ...            updates of a rollout step of the run with these overrides
     constant FILE NAME FORMAT [FACTOR]      a literal in the code, times a factor
+    marked STUDY COMPARISON TOKENS  the difference in held-out accuracy once each side has generated so many tokens
     cost STUDY COMPARISON SHOW      tokens used, or needed to the level that the control ends on
     is NAME                         what a function of measured.py, stated.py or planned.py gives
 
@@ -47,7 +48,7 @@ from effects import SUMS, where
 from tables import calibrated_effect
 
 from ablations.compare.contrasts import Contrast, Effect, compare_on, contrasts, difference, pair
-from ablations.compare.equal_budget import costs, per_step_metric
+from ablations.compare.equal_budget import at_marks, costs, per_step_metric
 from ablations.read.curves import TRAINING_ACCURACY
 from ablations.read.outcomes import amount, outcome, primary_metric, unit
 
@@ -206,10 +207,19 @@ def cost(study: str, words: str | Contrast, shown: str) -> str:
     return f"{'at least ' if needed.never else ''}x{needed.ratio:.2f} [{', '.join(ends)}]"
 
 
+def marked(study: str, words: str, mark: str) -> str:
+    """The difference in the evaluations that `evaluation.at_tokens` names, over base policies that all pass the mark."""
+    runs = cells(study)
+    key = primary_metric(runs)
+    ((_, found),) = at_marks(runs, contrast(study, words), key, [int(mark)])
+    ends = ", ".join(amount(key, end) for end in (found.low, found.high))
+    return f"{amount(key, found.mean, signed=True)} [{ends}]"
+
+
 def _refuse_one_set(kind: str, *rest: str) -> None:
     """Raises SystemExit: the mark states an effect around DAPO, or how soft punishment and dynamic sampling depend on
     each other there, from one set of base policies."""
-    if kind == "effect" or (kind == "on" and rest[0].startswith((TRAINING_ACCURACY, "eval/"))):
+    if kind in ("effect", "marked") or (kind == "on" and rest[0].startswith((TRAINING_ACCURACY, "eval/"))):
         study, words = rest[kind == "on" :][:2]
         of_several_sets(study, contrast(study, words))
     if kind == "where" and {rest[0], rest[1]} == {SOFT, DYNAMIC} and (*rest[4:], SUMS)[0] == SUMS:
@@ -247,6 +257,8 @@ def text(key: str, own_study: bool = False) -> str:
             return calibrated(*rest)
         case "cost":
             return cost(*rest)
+        case "marked":
+            return marked(*rest)
         case "at":
             return formatted(stated.at(*rest[:4]), rest[4])
         case "in_all":

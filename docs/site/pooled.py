@@ -49,6 +49,7 @@ SETS: dict[str, tuple[Set, ...]] = {
         Set("tuned_joint/pilot", "", {RATE: 2e-4}),
         Set("tuned_joint/compared", "each arm at its best rate", {RATE: None}),
         Set("penalised_answers/joint"),
+        Set("whose_penalty/joint"),
         Set("three_means/joint"),
         Set("clip_by_reuse"),
         Set("cheaper_sampling/joint", "160,000 tokens", equal_tokens=True),
