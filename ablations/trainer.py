@@ -71,6 +71,20 @@ class Configs:
 
 
 @dataclass(frozen=True)
+class Remedies:
+    """What a user of the trainer does about a finding, with the trainer's own settings: the end of a sentence, with the
+    mark that joins it."""
+
+    unequal_bases: str = ""
+    """Two machines made other weights from one recipe of a base policy."""
+    no_rollouts: str = ""
+    no_tokens: str = ""
+    """No step was replayed, so that nothing is known token by token."""
+    seldom_measured: str = ""
+    """The compared metric was not measured at every step."""
+
+
+@dataclass(frozen=True)
 class Trainer:
     """A trainer whose runs are read here."""
 
@@ -78,6 +92,7 @@ class Trainer:
     """The words of a command before its arguments; {} is its name."""
     configs: Callable[[], Configs] = Configs
     """Called when the first config is read: a schema takes a quarter of a second to load, and logs have no config."""
+    remedies: Remedies = Remedies()
 
 
 _trainer = Trainer()
@@ -93,6 +108,11 @@ def hand_over(trainer: Trainer) -> None:
 def command_words(name: str) -> list[str]:
     """What is typed to start a command, before its arguments."""
     return [word.format(name) for word in _trainer.command]
+
+
+def remedies() -> Remedies:
+    """What the trainer's users do about findings."""
+    return _trainer.remedies
 
 
 @cache

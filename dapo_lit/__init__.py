@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ablations.trainer import Configs, Trainer, hand_over
+from ablations.trainer import Configs, Remedies, Trainer, hand_over
 from dapo_lit import techniques as techniques  # registers them
 
 if TYPE_CHECKING:
@@ -36,7 +36,19 @@ def _configs() -> Configs:
     return CONFIGS
 
 
-hand_over(Trainer(("python", "-m", "dapo_lit.{}"), _configs))
+hand_over(
+    Trainer(
+        ("python", "-m", "dapo_lit.{}"),
+        _configs,
+        Remedies(
+            unequal_bases=": policy.base_from=FOLDER takes the base policies of a packed study, and DAPO_LIT_CACHE "
+            "names a cache that machines can share",
+            no_rollouts="; logger.rollouts_every=10 keeps those of every tenth step",
+            no_tokens="; python -m dapo_lit.replay RUN step=N does",
+            seldom_measured=" (`evaluation.every=1`)",
+        ),
+    )
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,6 @@ from plain_losses import losses_of
 from ablations.errors import DamagedError
 from ablations.techniques import REGISTER
 from dapo_lit.build.components import RunComponents
-from dapo_lit.cli.fork import for_each_state
 from dapo_lit.cli.run_summary import what_next
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.objective.losses import clipped_policy_loss
@@ -223,14 +222,11 @@ def test_code_that_the_command_line_names_needs_no_further_word(recorded_run, tm
     assert (tmp_path / "ran").exists()
 
 
-def test_a_run_ends_with_commands_for_the_state_that_it_kept(recorded_run):
-    """They can be copied: the page of the step, and the fork from it."""
-    _, play, fork = what_next(recorded_run).splitlines()
+def test_a_run_ends_with_a_command_for_the_page_of_the_state_that_it_kept(recorded_run):
+    """It can be copied, and it is the only one: a fork predicts no complete run (docs/calibration.md)."""
+    _, play = what_next(recorded_run).splitlines()
     name, python, *command = shlex.split(play)
     assert (name, command[:2]) == ("play", ["-m", "dapo_lit.replay"])
     assert shutil.which(python)
     options = parse_arguments(command[2:])
     assert (options.run, options.step, options.html) == (recorded_run, 1, True)
-    name, _, *command = shlex.split(fork)
-    assert (name, command[:2]) == ("fork", ["-m", "dapo_lit.train"])
-    assert for_each_state(command[2:]) == [["-m", "+study=fork", f"fork.run={recorded_run}", "fork.steps=[1]"]]

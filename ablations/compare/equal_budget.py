@@ -138,12 +138,13 @@ def at_equal_tokens(
     if not each or not all(curve.at_every_step for curve in each):
         return []
     bases = [control[0].base for _, control in found]
-    # No extrapolation: beyond it some run was not measured. All runs or none, or the points of one curve would be about
-    # different bases and arms.
+    # No extrapolation: outside these some run was not measured (a fork starts with the tokens of the run that it
+    # continues). All runs or none, or the points of one curve would be about different bases and arms.
+    start = float(max(curve.places[0] for curve in each))
     end = float(min(curve.places[-1] for curve in each))
     points = []
     for budget in budgets or [end * part / QUARTERS for part in range(1, QUARTERS + 1)]:
-        if budget <= end:
+        if start <= budget <= end:
             ours, theirs = (
                 np.array([np.mean([value_at(curve, budget) for curve in both[side]]) for both in curves])
                 for side in (0, 1)

@@ -11,7 +11,7 @@ from ablations.inputs import are_several, causes, deciding, in_words, recorded
 from ablations.read.run import Run
 from ablations.read.runs import Runs
 from ablations.techniques import REGISTER
-from ablations.trainer import configs
+from ablations.trainer import configs, remedies
 
 
 def refusals(runs: Runs, registered: Collection[str] = ()) -> list[str]:
@@ -137,8 +137,7 @@ def other_base(before: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     one, other = (f"{x['base_weights']} ({x.get('base_origin') or 'origin not recorded'})" for x in (before, here))
     return (
         f"one recipe of a base policy and two sets of weights, {one} and {other}. Machines of different kinds make "
-        "different ones: policy.base_from=FOLDER takes the base policies of a packed study, and DAPO_LIT_CACHE names a "
-        "cache that machines can share"
+        f"different ones{remedies().unequal_bases}"
     )
 
 

@@ -30,7 +30,7 @@ from ablations.read.packed_cells import CELLS, read_packed
 from ablations.read.registration import last_plan
 from ablations.read.run import USABLE, Run, StudyError
 from ablations.techniques import REGISTER
-from ablations.trainer import same_experiment
+from ablations.trainer import remedies, same_experiment
 
 RUN_NAME = re.compile(r"seed_\d+")
 
@@ -143,9 +143,9 @@ def _recorded(runs: Sequence[Run], kind: str) -> list[pd.DataFrame]:
         tables.append(table[[*labels, *(name for name in table.columns if name not in labels)]])
     if not tables:
         raise StudyError(
-            "no run recorded rollouts; logger.rollouts_every=10 keeps those of every tenth step"
+            f"no run recorded rollouts{remedies().no_rollouts}"
             if kind == "rollouts"
-            else "no step of these runs was replayed; python -m dapo_lit.replay RUN step=N does"
+            else f"no step of these runs was replayed{remedies().no_tokens}"
         )
     return tables
 

@@ -29,6 +29,7 @@ from ablations.read.outcomes import amount, bases, in_words, unit, with_interval
 from ablations.report.document import Part, Table
 from ablations.report.results import Results
 from ablations.techniques import REGISTER
+from ablations.trainer import remedies
 
 NAMED = 6
 """Undecided comparisons that the first line names."""
@@ -217,7 +218,7 @@ def cost_table(results: Results, found: Sequence[Contrast]) -> list[Part]:
     if key is None:
         return [
             f"**Cost.** Nothing is said at equal budget: neither {in_words(results.metric)} nor the training accuracy "
-            "in its place was measured at every step (`evaluation.every=1`)."
+            f"in its place was measured at every step{remedies().seldom_measured}."
         ]
     rows = []
     for contrast in found:

@@ -48,16 +48,14 @@ def print_summary(folder: RunFolder, config: Config) -> None:
 
 
 def what_next(run: Path) -> str:
-    """What can be done with the training states that a run kept: commands to copy; empty if it kept none."""
+    """The command for a page of a step whose training state a run kept; empty if it kept none."""
     steps = [step for step in kept_states(run) if rollouts_file(run, step).is_file()]
     if not steps:
         return ""
     play = [interpreter(), "-m", "dapo_lit.replay", str(run), f"step={steps[0]}", "--html"]
-    fork = [interpreter(), "-m", "dapo_lit.train", "-m", "+study=fork", f"fork.run={run}", f"fork.steps=[{steps[0]}]"]
     return (
         f"The training state before step {steps[0]} was kept. `play` makes a page of that step to play with: five "
-        "switches, every token. `fork` trains on from it with and without each technique.\n"
-        f"play    {shlex.join(play)}\nfork    {shlex.join(fork)}"
+        f"switches, every token.\nplay    {shlex.join(play)}"
     )
 
 

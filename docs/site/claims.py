@@ -1,4 +1,4 @@
-"""The table of docs/claims.md: every effect of a committed study that tests a statement of docs/claims.yaml; and the
+"""The table of docs/evidence.md: every effect of a committed study that tests a statement of docs/claims.yaml; and the
 file of what was found where that `dapo_lit.advise` compares runs with. `python docs/site/made.py` writes both.
 
 A statement is one question, and its tests are one family: p is adjusted over the tests of the same statement, so that a

@@ -1,7 +1,7 @@
 """What each technique is worth, and where: the parts of README and docs/findings.md that are made of packed cells.
 
 Four tasks have all combinations of the techniques, or half of them, on twelve base policies. A comparison is bold
-where docs/claims.md decides it, so that the pages cannot disagree.
+where docs/evidence.md decides it, so that the pages cannot disagree.
 """
 
 import itertools
@@ -72,7 +72,7 @@ def where(technique: str, other: str, place: str, folder: str = SUMS) -> Effect:
 
 @cache
 def decided() -> frozenset[tuple[str, str]]:
-    """(folder, technique) of the main effects on accuracy that docs/claims.md decides."""
+    """(folder, technique) of the main effects on accuracy that docs/evidence.md decides."""
     tests = [test for _, group in judged() for test in group if test.claim["outcome"] == "accuracy" and test.decided]
     return frozenset((test.study["folder"], test.claim["contrast"]) for test in tests)
 

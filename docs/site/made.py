@@ -131,7 +131,8 @@ PART = re.compile(r"^<!-- made: (\w+) -->\n(.*?)^<!-- end of \1 -->$", re.MULTIL
 
 def pages() -> list[Path]:
     """The pages that have a made part or number."""
-    found = [TEMPLATE, *(ROOT / "docs").rglob("*.md"), *(ROOT / "experiments").rglob("*.md")]
+    found = [TEMPLATE, ROOT / "math_answers" / "README.md"]
+    found += [*(ROOT / "docs").rglob("*.md"), *(ROOT / "experiments").rglob("*.md")]
     return sorted(page for page in found if re.search("<!-- (made|n): ", page.read_text(encoding="utf-8")))
 
 

@@ -1,6 +1,6 @@
 """What committed studies found about one technique: the made part of its page, docs/techniques/NAME.md.
 
-Rows are the tests of docs/claims.md on held-out accuracy; whether one is decided comes from there, and nowhere else.
+Rows are the tests of docs/evidence.md on held-out accuracy; whether one is decided comes from there, and nowhere else.
 Those around DAPO are one row a task, the mean over sets of base policies (pooled.py).
 """
 

@@ -40,8 +40,9 @@ MADE_ELSEWHERE = re.compile(
 
 
 def pages() -> list[Path]:
-    """The template of README and the pages of docs/."""
-    return [ROOT / "docs" / "site" / "readme.template", *sorted((ROOT / "docs").rglob("*.md"))]
+    """The template of README, that of math_answers, and the pages of docs/."""
+    readmes = [ROOT / "docs" / "site" / "readme.template", ROOT / "math_answers" / "README.md"]
+    return [*readmes, *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def numbers(text: str) -> list[str]:

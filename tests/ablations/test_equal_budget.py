@@ -1,6 +1,7 @@
 """Budgets: what a step measured, levels reached, and differences at equal budget, worked by hand."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import exp
 from pathlib import Path
 
@@ -175,6 +176,18 @@ def test_half_of_a_factorial_has_no_twins_so_that_nothing_is_said_of_the_tokens_
     runs = Runs(tuple(run_of(arm, lambda spent: spent, [1.0] * 5) for arm in half))
     cost = costs(runs, Contrast("main effects", "x", "dynamic_sampling", half), TRAINING_ACCURACY)["tokens_generated"]
     assert (cost.used, cost.needed) == (1, None)
+
+
+def test_nothing_is_read_before_the_tokens_that_a_fork_starts_with() -> None:
+    """It goes on from step 5 of another run, and counts that run's tokens."""
+    runs = []
+    for seed in range(2):
+        for arm, accuracy in (("dapo", 0.7), ("dapo-dynamic_sampling", 0.5)):
+            run = run_of(arm, lambda _, accuracy=accuracy: accuracy, [10] * 12, seed, seed)
+            runs.append(replace(run, metrics=run.metrics.loc[5:]))
+    points = at_equal_tokens(Runs(tuple(runs)), SAMPLING, TRAINING_ACCURACY)
+    assert [(budget, pytest.approx(0.2)) for budget in (55, 82.5, 110)] == [(at, gap.mean) for at, gap in points]
+    assert not at_equal_tokens(Runs(tuple(runs)), SAMPLING, TRAINING_ACCURACY, (20,))
 
 
 def test_a_collapsed_arm_ends_what_is_read_at_equal_tokens() -> None:

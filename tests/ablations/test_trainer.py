@@ -9,9 +9,11 @@ from ablations import trainer
 from ablations.command_text import command
 from ablations.errors import DamagedError
 from ablations.files.record import check_config
-from ablations.read.guard import composed_refusals
+from ablations.read.guard import composed_refusals, other_base
+from ablations.read.run import StudyError
+from ablations.read.runs import Runs
 from ablations.techniques import REGISTER, read_techniques, register, techniques_text
-from ablations.trainer import Configs, Trainer, hand_over
+from ablations.trainer import Configs, Remedies, Trainer, hand_over
 
 OF_ARMS = {
     name: {"lr": 1.0, "name": name, "runs_dir": name, "logger": {"wandb": {"project": name}}} for name in ("a", "b")
@@ -45,6 +47,20 @@ def test_a_trainer_says_how_its_configs_are_read_and_how_its_commands_are_typed(
     assert composed_refusals(OF_ARMS, ["lr"]) == ["a and b are the same config under two names"]
     with pytest.raises(DamagedError, match="not mine"):
         check_config({}, "config.yaml")
+
+
+def test_what_is_done_about_a_finding_is_said_by_the_trainer_only():
+    """Somebody with the logs of another trainer has none of these settings."""
+    made = [{"base_weights": weights} for weights in ("a", "b")]
+    runs = Runs(())
+    hand_over(Trainer())
+    assert "base_from" not in other_base(*made)
+    with pytest.raises(StudyError, match=r"no run recorded rollouts$"):
+        runs.frame("rollouts")
+    hand_over(Trainer(remedies=Remedies(unequal_bases="; share=them", no_rollouts="; keep=them")))
+    assert other_base(*made).endswith("; share=them")
+    with pytest.raises(StudyError, match=r"; keep=them$"):
+        runs.frame("rollouts")
 
 
 def test_techniques_are_the_same_after_they_were_written_and_read_but_for_their_code():

@@ -1,6 +1,6 @@
 r"""What does not count as the same answer: one table a kind of answer, decided by the comparer that the workers use.
 
-The rules are written down in docs/rewards.md; each row here is a case of one of them.
+The rules are written down in math_answers/README.md; each row here is a case of one of them.
 """
 
 import pytest
