@@ -144,7 +144,8 @@ def ablate_part(options: argparse.Namespace, own: list[str], planned: list[dict[
 
     Raises UserError: the function cannot be used, or needs what the run does not have.
     """
-    from dapo_lit.switches.parts import check_algorithm, is_technique, own_technique, slot_of
+    from dapo_lit.switches.algorithm import check_algorithm
+    from dapo_lit.switches.parts import is_technique, own_technique, slot_of
 
     check_overrides(own)
     path, name = options.technique, options.technique.rpartition(".")[2]

@@ -145,7 +145,7 @@ def check_study(configs: Iterable[Config], arms: Iterable[Config] = ()) -> None:
     from dapo_lit.cli.study_plan import check_base, packed_cell
     from dapo_lit.preflight.training import check_run
     from dapo_lit.runs.run_folder import is_done, run_path
-    from dapo_lit.switches.parts import check_algorithm
+    from dapo_lit.switches.algorithm import check_algorithm
 
     silence_libraries()
     for config in arms:

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from command_line import SMALL, run_cli
 
 from ablations.errors import UserError
@@ -175,6 +176,17 @@ def test_rows_may_be_a_table_and_have_numbers_of_numpy(tmp_path: Path) -> None:
     ):  # fmt: skip
         with pytest.raises(UserError, match=message):
             api._file_of(wrong, tmp_path)  # type: ignore[arg-type]
+
+
+def test_settings_may_be_numbers_and_arrays_of_numpy_and_torch() -> None:
+    given = {
+        "seed": np.int64(1), "algorithm.optimizer.lr": np.float64(1e-5), "preflight": np.bool_(False),
+        "algorithm.correction.band": torch.tensor([0.5, 2.0]), "study.seeds": np.arange(3), "study.bases": range(2),
+    }  # fmt: skip
+    assert api._settings(given) == [
+        "seed=1", "algorithm.optimizer.lr=1e-05", "preflight=false", "algorithm.correction.band=[0.5, 2.0]",
+        "study.seeds=[0, 1, 2]", "study.bases=[0, 1]",
+    ]  # fmt: skip
 
 
 def test_a_study_from_python_has_its_effects(forked: None, tmp_path: Path) -> None:
