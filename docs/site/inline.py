@@ -208,7 +208,7 @@ def cost(study: str, words: str | Contrast, shown: str) -> str:
 
 
 def marked(study: str, words: str, mark: str) -> str:
-    """The difference in the evaluations that `evaluation.at_tokens` names, over base policies that all pass the mark."""
+    """The difference in the evaluations that `evaluation.at_tokens` names, over base policies that all pass it."""
     runs = cells(study)
     key = primary_metric(runs)
     ((_, found),) = at_marks(runs, contrast(study, words), key, [int(mark)])
