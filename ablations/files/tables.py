@@ -1,5 +1,6 @@
 """Tables as Parquet: replaced as a whole, each page with its checksum."""
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,6 +9,12 @@ from typing import TYPE_CHECKING, Any
 from ablations.errors import DamagedError
 from ablations.files.atomic import replacing
 from ablations.files.manifest import RESTORE, check_file
+from ablations.texts import MB, opened
+
+MOST_BYTES, MOST_CELLS = 4000 * MB, 15_000_000
+"""Of a file, which may hold the samples of a large evaluation."""
+LARGE, MOST_RATIO = 100 * MB, 50
+"""Bytes of a table that is read in any case, and how many times its file's size another may take."""
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,16 +32,58 @@ def _readable(file: Path) -> Iterator[None]:
         raise DamagedError(f"{file} cannot be read ({' '.join(str(error).split())[:200]}); {RESTORE}") from None
 
 
-def read_arrow(file: Path, columns: Sequence[str] | None = None) -> "pa.Table":
+def read_arrow(file: Path, columns: Sequence[str] | None = None, most: int = MOST_CELLS) -> "pa.Table":
     """A Parquet file, compared with its manifest and its pages with their checksums.
 
-    Raises DamagedError: it cannot be read, or is not as it was written.
+    most: values in it, by its rows and columns.
+
+    Raises DamagedError: it cannot be read, is not as it was written, or stands for more than a run can have written.
     """
     import pyarrow.parquet as pq
 
+    with opened(file, MOST_BYTES) as stream:
+        size = os.fstat(stream.fileno()).st_size
     check_file(file)
     with _readable(file):
-        return pq.read_table(file, columns=list(columns) if columns else None, page_checksum_verification=True)
+        about = pq.read_metadata(file)
+        groups = [about.row_group(number) for number in range(about.num_row_groups)]
+        parts = [group.column(place) for group in groups for place in range(about.num_columns)]
+        if about.num_rows * about.num_columns > most:
+            raise ValueError(f"{about.num_rows:,} rows of {about.num_columns:,} columns")
+        most = max(LARGE, MOST_RATIO * size)
+        _check_bytes(sum(part.total_uncompressed_size for part in parts), most)
+        # A text that is in the file once may be in every row: such columns are counted before they are written out.
+        repeated = {
+            part.path_in_schema for part in parts if part.has_dictionary_page and part.physical_type == "BYTE_ARRAY"
+        }
+        schema = pq.read_schema(file)
+        table = pq.read_table(
+            file,
+            columns=list(columns) if columns else None,
+            page_checksum_verification=True,
+            read_dictionary=sorted(repeated.intersection(schema.names)),
+        )
+        texts = [
+            name for name in table.column_names if name in repeated and table[name].type != schema.field(name).type
+        ]
+        _check_bytes(sum(_written_out(chunk) for name in texts for chunk in table[name].chunks), most)
+        for name in texts:
+            place = table.schema.get_field_index(name)
+            table = table.set_column(place, schema.field(name), table[name].cast(schema.field(name).type))
+        return table
+
+
+def _check_bytes(found: int, most: int) -> None:
+    if found > most:
+        raise ValueError(f"its values take {found:,} bytes; at most {most:,} are read")
+
+
+def _written_out(texts: "pa.DictionaryArray") -> int:
+    """The bytes of texts that a file holds once each, with every row's own."""
+    import pyarrow.compute as pc
+
+    lengths = pc.take(pc.binary_length(texts.dictionary), texts.indices)
+    return int(pc.sum(lengths.cast("int64")).as_py() or 0)
 
 
 def column_names(file: Path) -> list[str]:
@@ -45,8 +94,9 @@ def column_names(file: Path) -> list[str]:
         return list(pq.read_schema(file).names)
 
 
-def read_table(file: Path, columns: Sequence[str] | None = None) -> "pd.DataFrame":
-    table = read_arrow(file, columns)
+def read_table(file: Path, columns: Sequence[str] | None = None, most: int = MOST_CELLS) -> "pd.DataFrame":
+    """As `read_arrow`."""
+    table = read_arrow(file, columns, most)
     with _readable(file):
         return table.to_pandas()
 

@@ -13,9 +13,11 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from ablations.errors import DamagedError
 from ablations.files.atomic import write_text
 from ablations.inputs import differing
 from ablations.screen import StatusLine
+from ablations.texts import json_tree, read_bytes
 from dapo_lit.build.engine import build_engine
 from dapo_lit.build.problem_sets import OpenBenchmark, open_benchmark
 from dapo_lit.chat_template import today
@@ -93,8 +95,8 @@ def prompt_day(folder: Path, of_run: date | None) -> date:
 def _read_evaluation(folder: Path) -> dict[str, Any]:
     """evaluation.json; {} where there is none or it cannot be read: nothing in it decides a sample."""
     try:
-        record = json.loads((folder / EVALUATION).read_bytes())
-    except (OSError, ValueError):
+        record = json_tree(read_bytes(folder / EVALUATION), EVALUATION)
+    except (OSError, DamagedError):
         return {}
     return record if isinstance(record, dict) else {}
 
