@@ -11,8 +11,10 @@ from ablations.files.atomic import replacing
 from ablations.files.manifest import RESTORE, check_file
 from ablations.texts import MB, opened
 
-MOST_BYTES, MOST_CELLS = 4000 * MB, 15_000_000
+MOST_BYTES = 4000 * MB
 """Of a file, which may hold the samples of a large evaluation."""
+MOST_CELLS, MOST_PER_BYTE = 15_000_000, 10
+"""Values of a table that is read in any case, and those of another for each byte of its file."""
 LARGE, MOST_RATIO = 100 * MB, 50
 """Bytes of a table that is read in any case, and how many times its file's size another may take."""
 
@@ -32,50 +34,48 @@ def _readable(file: Path) -> Iterator[None]:
         raise DamagedError(f"{file} cannot be read ({' '.join(str(error).split())[:200]}); {RESTORE}") from None
 
 
-def read_arrow(file: Path, columns: Sequence[str] | None = None, most: int = MOST_CELLS) -> "pa.Table":
+def read_arrow(file: Path, columns: Sequence[str] | None = None, most: int | None = None) -> "pa.Table":
     """A Parquet file, compared with its manifest and its pages with their checksums.
 
-    most: values in it, by its rows and columns.
+    most: values in it; None: as many as any run writes into a file of its size.
 
-    Raises DamagedError: it cannot be read, is not as it was written, or stands for more than a run can have written.
+    Raises DamagedError: it cannot be read, is not as it was written, or stands for more than that.
     """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     with opened(file, MOST_BYTES) as stream:
         size = os.fstat(stream.fileno()).st_size
     check_file(file)
     with _readable(file):
-        about = pq.read_metadata(file)
+        about, schema = pq.read_metadata(file), pq.read_schema(file)
         groups = [about.row_group(number) for number in range(about.num_row_groups)]
         parts = [group.column(place) for group in groups for place in range(about.num_columns)]
-        if about.num_rows * about.num_columns > most:
-            raise ValueError(f"{about.num_rows:,} rows of {about.num_columns:,} columns")
-        most = max(LARGE, MOST_RATIO * size)
-        _check_bytes(sum(part.total_uncompressed_size for part in parts), most)
+        _check(sum(part.num_values for part in parts), "values", most or max(MOST_CELLS, MOST_PER_BYTE * size))
+        room = max(LARGE, MOST_RATIO * size)
+        _check(sum(part.total_uncompressed_size for part in parts), "bytes", room)
         # A text that is in the file once may be in every row: such columns are counted before they are written out.
-        repeated = {
-            part.path_in_schema for part in parts if part.has_dictionary_page and part.physical_type == "BYTE_ARRAY"
-        }
-        schema = pq.read_schema(file)
         table = pq.read_table(
             file,
             columns=list(columns) if columns else None,
             page_checksum_verification=True,
-            read_dictionary=sorted(repeated.intersection(schema.names)),
+            read_dictionary=[
+                *{part.path_in_schema for part in parts if part.physical_type == "BYTE_ARRAY"} & {*schema.names}
+            ],
         )
-        texts = [
-            name for name in table.column_names if name in repeated and table[name].type != schema.field(name).type
-        ]
-        _check_bytes(sum(_written_out(chunk) for name in texts for chunk in table[name].chunks), most)
-        for name in texts:
-            place = table.schema.get_field_index(name)
-            table = table.set_column(place, schema.field(name), table[name].cast(schema.field(name).type))
+        once = [name for name in table.column_names if pa.types.is_dictionary(table[name].type)]
+        _check(sum(_written_out(chunk) for name in once for chunk in table[name].chunks), "bytes of text", room)
+        for name in once:
+            kind = schema.field(name).type
+            # The file itself may call them categories: what reads it wants plain texts.
+            plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+            table = table.set_column(table.column_names.index(name), name, table[name].cast(plain))
         return table
 
 
-def _check_bytes(found: int, most: int) -> None:
+def _check(found: int, what: str, most: int) -> None:
     if found > most:
-        raise ValueError(f"its values take {found:,} bytes; at most {most:,} are read")
+        raise ValueError(f"it holds {found:,} {what}; at most {most:,} are read")
 
 
 def _written_out(texts: "pa.DictionaryArray") -> int:
@@ -94,7 +94,7 @@ def column_names(file: Path) -> list[str]:
         return list(pq.read_schema(file).names)
 
 
-def read_table(file: Path, columns: Sequence[str] | None = None, most: int = MOST_CELLS) -> "pd.DataFrame":
+def read_table(file: Path, columns: Sequence[str] | None = None, most: int | None = None) -> "pd.DataFrame":
     """As `read_arrow`."""
     table = read_arrow(file, columns, most)
     with _readable(file):

@@ -184,7 +184,7 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
     return Code(_shown(node))
 
 
-MOST_SHOWN = 500
+MOST_SHOWN = 100
 
 
 def _shown(node: ast.expr) -> str:
