@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from odd_values import answer
 from synthetic_runs import write_run
+from tiny_policy import TINY
 
 from ablations.commands import advise, decide, report, status
 from ablations.designs import Arm
@@ -37,6 +38,13 @@ from ablations.read.packed_cells import METRICS as TABLE
 from ablations.read.registration import FILE
 from ablations.read.runs import load
 from ablations.techniques import DAPO
+from dapo_lit import model_worker
+from dapo_lit.chat_template import RENDER_S
+from dapo_lit.evaluation.resumable import prompt_day
+from dapo_lit.evaluation.sample_store import read_samples
+from dapo_lit.policy.base import character_tokenizer, random_model
+from dapo_lit.policy.load import READ_S, save_policy
+from dapo_lit.rewards.work import Reading, Rendering
 from dapo_lit_tools.commands import convert
 
 MOST_S, MOST_MB = 2.0, 500
@@ -359,6 +367,74 @@ def packed_study(folder: Path, draw: Random) -> Read:
     return draw.choice([lambda: read_packed(packed), lambda: answer(status.main, packed)])
 
 
+def evaluation_store(folder: Path, draw: Random) -> Read:
+    if draw.random() < 0.5:
+        keys = ("prompt_date", "questions", "inputs", "model", "benchmark")
+        (folder / "a").mkdir()
+        placed(folder / "a" / "evaluation.json", json_text(draw, keys), draw)
+        return lambda: prompt_day(folder, None)
+    rows, long = size(draw, 2_000_000), draw.choice([0, 0, size(draw, 500_000)])
+    sample = {"problem_id": "p", "question_digest": "q", "response": "x" * long, "extracted": "1", "scored_by": "s"}
+    sample |= {"sample_index": 0, "num_tokens": 1, "correct": True, "timed_out": False, "truncated": False}
+    sample |= {"logprob": 0.5, "failed": False}
+    table = pa.table({name: repeated(value, rows) for name, value in sample.items()})
+    pq.write_table(table, folder / "samples.parquet", compression="zstd")
+    return lambda: read_samples(folder)
+
+
+def model_folder(folder: Path, draw: Random) -> Read:
+    shutil.copytree(SOUND / "model", home := folder / "model")
+    name = draw.choice(["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"])
+    tree = json.loads((home / name).read_text())
+    keys = draw.sample([*tree], min(3, len(tree)))
+    odd = json_text(draw, tuple(keys))
+    if draw.random() < 0.7:  # the rest of the file is sound
+        odd = ",".join([json.dumps({k: v for k, v in tree.items() if k not in keys})[:-1], odd[1:]])
+    placed(home / name, odd.replace(",}", "}"), draw)
+
+    def read() -> None:
+        outcome = model_worker.ask(Reading(str(home)), READ_S)
+        if outcome.service_s > READ_S + 1:
+            raise TimeoutError(f"held for {outcome.service_s:.1f} s")
+
+    return read
+
+
+def chat(folder: Path, draw: Random) -> Read:
+    pieces = [
+        "x",
+        "messages",
+        "range(10**7)",
+        "'a' * 10**9",
+        "x * 9",
+        "x ** x",
+        "x + x",
+        "x|list",
+        "x|join(x)",
+        "x|tojson",
+    ]
+    pieces += [
+        "x|center(10**9)",
+        "'%999999999d' % 1",
+        "x.replace('a', x)",
+        "x|batch(1)|list",
+        "strftime_now('%Y' * 9999)",
+    ]
+    lines = [f"{{% set x = {draw.choice(pieces)} %}}" for _ in range(draw.randint(1, 12))]
+    loops = draw.randint(0, 5)
+    text = (
+        "{% set x = 'aa' %}"
+        + "{% for i in range(99999) %}" * loops
+        + "".join(lines)
+        + "{{ x }}"
+        + "{% endfor %}" * loops
+    )
+    text = draw.choice([text, text, nested(draw, (("{% if 1 %}", "{% endif %}"), ("{{ (", ") }}")), "1"), word(draw)])
+    turn = ({"role": "user", "content": "a"},)
+    work = Rendering(text, (turn,), {}, "2026-01-01", "strftime_now", True)
+    return lambda: model_worker.ask(work, RENDER_S)
+
+
 READERS: dict[str, Make] = {
     "convert a script": converted("run.sh", shell),
     "convert a config of verl": converted("verl.yaml", lambda draw: yaml_text(draw, VERL)),
@@ -369,17 +445,22 @@ READERS: dict[str, Make] = {
     "a log of another trainer": foreign_log,
     "a run folder": run_folder,
     "a packed study": packed_study,
+    "an evaluation": evaluation_store,
+    "a model's folder": model_folder,
+    "a chat template": chat,
 }
 SOUND = Path()
 
 
 def sound_study(folder: Path) -> Path:
-    """A run and two packed cells that bombs are put into."""
+    """A run, two packed cells and a model that bombs are put into."""
     arms = (Arm(DAPO), Arm(DAPO - {"clip_higher"}))
     for arm in arms:
         write_run(folder, arm, 0, steps=6, every=3)
     (folder / "table1").rename(folder / "run")
     pack(load(folder / "run").runs, folder / "packed", ())
+    tokenizer = character_tokenizer("0123456789+=")
+    save_policy(folder / "model", random_model(TINY, tokenizer, seed=0), tokenizer, {})
     return folder
 
 

@@ -11,8 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import with_config
 from transformers import PreTrainedModel
+from typing_extensions import TypedDict  # pydantic's until Python 3.12
 
+from ablations.border import OPEN, Day, checked
 from ablations.errors import DamagedError
 from ablations.files.atomic import write_text
 from ablations.inputs import differing
@@ -92,13 +95,19 @@ def prompt_day(folder: Path, of_run: date | None) -> date:
     return known or today()
 
 
+@with_config(OPEN)
+class Stored(TypedDict, total=False):
+    """evaluation.json, as far as it is read again."""
+
+    prompt_date: Day
+
+
 def _read_evaluation(folder: Path) -> dict[str, Any]:
     """evaluation.json; {} where there is none or it cannot be read: nothing in it decides a sample."""
     try:
-        record = json_tree(read_bytes(folder / EVALUATION), EVALUATION)
+        return {**checked(json_tree(read_bytes(folder / EVALUATION), EVALUATION), Stored, EVALUATION)}
     except (OSError, DamagedError):
         return {}
-    return record if isinstance(record, dict) else {}
 
 
 def result_folder(config: EvaluateConfig, evaluated: EvaluatedModel, benchmark: OpenBenchmark, day: date) -> Path:
