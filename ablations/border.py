@@ -3,12 +3,12 @@
     checked(tree, Plan, folder / "study.json")
     StudyError: runs/table1/study.json: seeds.3 is 'a'; it must be a valid integer
 
-Plans, records of runs, manifests, rows of metrics, packed cells, stored samples and the logs of other trainers pass it.
-A class declares its fields with the types below; nothing is coerced. Readers behind the border trust the class and
-have no guards of their own. A checksum is no type: it says that a file is as somebody wrote it, whoever that was.
+Plans, records of runs, manifests, rows of metrics, packed cells, stored samples and the logs of other trainers pass it,
+as plain values that `texts.py` has read. A class declares its fields with the types below; nothing is coerced. Readers
+behind the border trust the class and have no guards of their own. A checksum is no type: it says that a file is as
+somebody wrote it, whoever that was.
 """
 
-import json
 import math
 from collections.abc import Callable, Hashable, Mapping
 from datetime import date, datetime
@@ -83,19 +83,6 @@ OPEN = ConfigDict(extra="allow")
 T = TypeVar("T")
 
 
-def json_tree(content: bytes | str, place: object, error: type[UserError] = DamagedError, remedy: str = "") -> Any:
-    """Parses JSON in UTF-8. Raises `error` in one line: it is neither, or is nested deeper than any file of ours."""
-    try:
-        return json.loads(content if isinstance(content, str) else content.decode("utf-8"))
-    except RecursionError:
-        reason = "it is nested too deep"
-    except UnicodeDecodeError:
-        reason = "it is not UTF-8"
-    except ValueError as fault:
-        reason = f"it is no JSON: {fault}" if content else "it is empty"
-    raise error(f"{place} cannot be read ({reason}){remedy}") from None
-
-
 def checked(value: object, kind: type[T], place: object, error: type[UserError] = DamagedError, remedy: str = "") -> T:
     """`value`, parsed from JSON, YAML or Parquet, as `kind`: a dataclass, a TypedDict or a container of plain values.
 
@@ -111,21 +98,6 @@ def checked(value: object, kind: type[T], place: object, error: type[UserError] 
         raise error(f"{place}: {one_line(map(fault_in_words, faults.errors()))}{remedy}") from None
     except RecursionError:
         raise error(f"{place}: it is nested too deep{remedy}") from None
-
-
-MOST_VALUES = 100_000
-
-
-def check_size(tree: object, place: object, error: type[UserError] = DamagedError, remedy: str = "") -> None:
-    """Refuses a tree of more values than any config has: an alias of YAML may stand for many."""
-    waiting, seen = [tree], 0
-    while waiting:
-        seen += 1
-        if seen > MOST_VALUES:
-            raise error(f"{place}: it holds more than {MOST_VALUES:,} values{remedy}")
-        inner = waiting.pop()
-        if isinstance(inner, (dict, list)):
-            waiting += list(inner.values() if isinstance(inner, dict) else inner)[:MOST_VALUES]
 
 
 @cache

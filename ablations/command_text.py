@@ -49,6 +49,6 @@ def _literal(value: Any) -> str:
     text = str(value)
     if PLAIN.fullmatch(text) and text.lower() not in OTHER_VALUES:
         return text
-    text = re.sub(r"(\\*)\$\{", r"\1\1\\${", text)  # OmegaConf would fill it in
+    text = re.sub(r"(?<!\\)(\\*)\$\{", r"\1\1\\${", text)  # OmegaConf would fill it in
     # Hydra takes a backslash as it is, except before a quote.
-    return "'" + re.sub(r"(\\+)$", r"\1\1", re.sub(r"(\\*)'", r"\1\1\\'", text)) + "'"
+    return "'" + re.sub(r"(?<!\\)(\\+)$", r"\1\1", re.sub(r"(?<!\\)(\\*)'", r"\1\1\\'", text)) + "'"

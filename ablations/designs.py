@@ -8,10 +8,9 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-import yaml
-
 from ablations.errors import suggestion
 from ablations.techniques import DAPO, LADDER, NAIVE_GRPO, REGISTER, is_own
+from ablations.texts import yaml_tree
 
 Setting = bool | int | float | str
 OWN = "algorithm.own_techniques"
@@ -264,4 +263,4 @@ def read_value(text: str) -> Setting:
     try:
         return int(text) if text.lstrip("-").isdigit() else float(text)
     except ValueError:
-        return yaml.safe_load(text)
+        return yaml_tree(text, "a setting")

@@ -8,12 +8,16 @@ from collections.abc import Iterable
 
 from ablations.screen import printable
 
+LONGEST = 10_000
+"""Characters of a message."""
+
 
 class UserError(Exception):
     """The message says what is wrong, in which file or key, and what to do."""
 
-    def __str__(self) -> str:  # a message may quote a file of someone else's
-        return printable(super().__str__())
+    def __str__(self) -> str:  # a message may quote a file of someone else's, which may be one word
+        text = printable(super().__str__()[: 2 * LONGEST])
+        return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 class DataError(UserError, ValueError):

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ablations.texts import read_text
+
 Lookup = Callable[[str], Any]
 """The value of a key below `algorithm`, such as `clip.high`, or of `rollout.steps_ahead`; None where it is not
 known."""
@@ -199,7 +201,7 @@ def register(techniques: Iterable[Technique]) -> None:
     REGISTER.update({technique.switch: technique for technique in techniques})
 
 
-register(read_techniques(FILE.read_text(encoding="utf-8")))
+register(read_techniques(read_text(FILE)))
 
 LADDER = (
     "overlong_filtering",

@@ -5,12 +5,13 @@ techniques that it can switch. Logs of other trainers need neither: every settin
 uncounted.json.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from ablations.texts import json_tree, read_bytes
 
 Tree = Mapping[str, Any]
 """A config as nested mappings."""
@@ -37,7 +38,7 @@ FILE = Path(__file__).with_name("uncounted.json")
 @cache
 def uncounted() -> frozenset[str]:
     """Keys that are no part of an experiment where no trainer says which are."""
-    return frozenset(json.loads(FILE.read_text(encoding="utf-8")))
+    return frozenset(json_tree(read_bytes(FILE), FILE))
 
 
 def counted(tree: Tree) -> dict[str, Any]:

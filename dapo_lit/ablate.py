@@ -39,6 +39,7 @@ from ablations.files.metrics_file import read_metrics
 from ablations.files.tables import read_table
 from ablations.screen import on_screen
 from ablations.techniques import DAPO, REGISTER, step_mean
+from ablations.texts import read_text
 from ablations.trainer import flatten
 from dapo_lit.callable_module import make_callable
 from dapo_lit.cli.command import compose, exit_code_of, run_command
@@ -455,7 +456,7 @@ def run_costs(config: Config, rows: Sequence[dict[str, Any]], arms: Mapping[str,
     from dapo_lit.cli.study_cost import run_cost
 
     place = Path(config.runs_dir) / f"{config.study_name}_probe" / f"epochs_{config.algorithm.epochs}" / PROBE_SECONDS
-    start_s = max(0.0, float(place.read_text(encoding="utf-8")) - rows[-1]["wall_s"])
+    start_s = max(0.0, float(read_text(place)) - rows[-1]["wall_s"])
     return {arm: run_cost(config, rows, start_s, on) for arm, on in arms.items()}
 
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Union
 from ablations.command_text import setting
 from ablations.ending import STARTER
 from ablations.errors import UserError
+from ablations.texts import MB, json_tree, read_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,7 +118,7 @@ class StudyResult:
         file = self.page.parent / "report.json"
         if not file.is_file():
             raise UserError(f"{file}: no report yet; dapo_lit.report({str(self.path)!r}) writes it")
-        return dict(json.loads(file.read_text(encoding="utf-8")))
+        return dict(json_tree(read_bytes(file, 100 * MB), file))
 
     @property
     def effects(self) -> "pd.DataFrame":

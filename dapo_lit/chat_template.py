@@ -1,13 +1,13 @@
-"""Renders a tokenizer's chat template, which is code from a model folder: under a deadline, and with its errors in one
-line. What the code can reach is limited by the sandbox of transformers; the clock is replaced by one day, so that a
-run, and all arms of a study, get the same prompts whenever they are started."""
+"""Renders a tokenizer's chat template, which is code from a model folder: in a process with a deadline and a limit of
+memory, and with its errors in one line. What the code can reach is limited by the sandbox of transformers; the clock is
+replaced by one day, so that a run, and all arms of a study, get the same prompts whenever they are started."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime, time
-from threading import Thread
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
 from ablations.errors import UserError
+from dapo_lit.model_worker import ask
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -33,32 +33,36 @@ def render_chats(
     day: date | None = None,
     add_generation_prompt: bool = True,
 ) -> list[str]:
-    """The text of each chat, rendered in a thread of its own, which is left behind if it does not end.
+    """The text of each chat, as the tokenizer's `apply_chat_template` gives it.
 
     day: what the template is told when it asks for the time; None: today.
 
-    Raises ChatTemplateError: the template fails, or takes longer than RENDER_S.
+    Raises ChatTemplateError: the template fails, takes longer than RENDER_S or more than a gigabyte.
     """
-    ended: list[Any] = []
-    moment = datetime.combine(day or today(), time())
-    settings = {"tokenize": False, "add_generation_prompt": add_generation_prompt, CLOCK: moment.strftime}
+    from dapo_lit.rewards.work import Rendering
 
-    def render() -> None:
-        try:
-            ended.append(tokenizer.apply_chat_template([[*map(dict, chat)] for chat in chats], **settings))
-        except Exception as error:  # jinja2's, and whatever the template's expressions raise
-            ended.append(error)
-
-    thread = Thread(target=render, daemon=True)
-    thread.start()
-    thread.join(RENDER_S * (1 + len(chats) / 100))
-    if not ended or isinstance(ended[0], Exception):
-        fault = " ".join(str(ended[0]).split()) if ended else f"it has not ended after {RENDER_S:g} s"
-        raise ChatTemplateError(
-            f"the chat template of the tokenizer {tokenizer.name_or_path} fails ({fault}); mend chat_template in the "
-            "model's folder, or choose a text template (task.template=plain)"
+    fault = None
+    try:
+        template = tokenizer.get_chat_template()
+    except ValueError as error:  # several, and none is the default
+        fault = str(error)
+    else:
+        work = Rendering(
+            template=template,
+            chats=tuple(tuple(map(dict, chat)) for chat in chats),
+            settings={name: str(token) for name, token in tokenizer.special_tokens_map.items()},
+            day=(day or today()).isoformat(),
+            clock=CLOCK,
+            add_generation_prompt=add_generation_prompt,
         )
-    texts: list[str] = ended[0]
+        outcome = ask(work, RENDER_S * (1 + len(chats) / 100))
+        fault = f"it has not ended after {RENDER_S:g} s" if outcome.timed_out else outcome.error
+    if fault is not None:
+        raise ChatTemplateError(
+            f"the chat template of the tokenizer {tokenizer.name_or_path} fails ({' '.join(fault.split())}); mend "
+            "chat_template in the model's folder, or choose a text template (task.template=plain)"
+        )
+    texts: list[str] = outcome.result
     return texts
 
 

@@ -21,6 +21,7 @@ from ablations.files.layout import CONFIG, EVALUATIONS
 from ablations.files.metrics_file import read_metrics
 from ablations.files.record import config_text
 from ablations.files.tables import read_table
+from ablations.texts import read_bytes
 from dapo_lit.cli.command import run_command
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.commands import ExportConfig
@@ -51,7 +52,7 @@ def export(config: ExportConfig, overrides: list[str]) -> None:
     )
     notes = {"dapo_lit.json": {"checkpoint": evaluated.label, "digest": evaluated.digest}}
     card = model_card(out.name, settings, run, config.license)
-    written = (run / CONFIG).read_bytes() if run else config_text(settings.model_dump(mode="json")).encode()
+    written = read_bytes(run / CONFIG) if run else config_text(settings.model_dump(mode="json")).encode()
     files = {"README.md": card.encode(), "dapo_lit_config.yaml": written}
     save_policy(out, model, evaluated.tokenizer, notes, files)
     print(f"policy  {out} ({evaluated.label})")

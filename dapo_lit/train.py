@@ -20,6 +20,7 @@ from ablations.files.layout import CHECKPOINTS, DONE, RECORD, TABLES
 from ablations.files.metrics_file import last_step, read_metrics
 from ablations.files.run_manifest import lost_files
 from ablations.screen import StatusLine
+from ablations.texts import read_text
 from dapo_lit.callable_module import make_callable
 from dapo_lit.cli.command import attempt, compose_run, exit_code_of, run_command, silence_libraries
 from dapo_lit.cli.jobs import arm_of
@@ -345,7 +346,7 @@ def finish(folder: RunFolder, config: Config, loggers: Loggers, page: RunPage) -
 
     status = folder.read_run()["status"]
     folder.write_run(status="finished" if status == "running" else status)
-    write_text(folder.path / DONE, (folder.path / RECORD).read_text(encoding="utf-8"))
+    write_text(folder.path / DONE, read_text(folder.path / RECORD))
     written = page.write()
     loggers.close()
     print_summary(folder, config)

@@ -251,7 +251,7 @@ def test_yaml_of_both_trainers_is_read_and_references_are_followed(tmp_path):
         ("a.sh", "echo hello\n", "no settings"),
         ("a.yaml", "- 1\n", "no mapping"),
         ("a.yaml", "a: [\n", "no YAML"),
-        ("a.sh", "x" * 1_000_001, "no script"),
+        ("a.sh", "x" * 250_001, "at most 250,000 are read"),
         ("none.sh", None, "cannot be read"),
     ],
 )

@@ -20,7 +20,10 @@ ROOT = PACKAGE.parent
 TOOLS = Path(dapo_lit_tools.__file__).parent
 BELOW = {package.__name__: Path(str(package.__file__)).parent for package in (ablations, math_answers)}
 """Packages that may be installed without dapo_lit, and import nothing of it."""
-FOUNDATION = {"techniques", "ranks", "config", "data", "rewards", "environments", "engines", "policy", "objective"}
+FOUNDATION = {
+    "techniques", "ranks", "config", "data", "rewards", "environments", "engines", "policy", "objective",
+    "chat_template", "model_worker",
+}  # fmt: skip
 STEP = FOUNDATION | {"rollout"}
 BUILD = STEP | {"step", "tasks"}
 PREFLIGHT = BUILD | {"switches", "build", "math_answers"}
@@ -30,11 +33,13 @@ ARROWS = {
     "ranks": set(),
     "objective": set(),
     "config": {"techniques"},
-    "data": set(),
+    "data": {"chat_template"},
+    "model_worker": {"rewards"},
+    "chat_template": {"model_worker", "rewards"},
     "tasks": {"data", "rewards", "environments", "math_answers"},
     "rewards": {"math_answers"},
     "environments": {"rewards"},
-    "policy": {"objective"},
+    "policy": {"objective", "chat_template", "model_worker", "rewards"},
     "engines": {"ranks"},
     "rollout": {"data", "rewards", "environments", "engines", "ranks"},
     "step": STEP,
@@ -45,9 +50,9 @@ ARROWS = {
     "evaluation": EVALUATION,
     "forecast": {"config", "objective", "policy", "techniques"},
     "lit": EVALUATION | {"evaluation"},
-    "cli": {"config", "runs", "data", "rollout", "engines", "ranks", "step", "techniques"},
+    "cli": {"chat_template", "config", "runs", "data", "rollout", "engines", "ranks", "step", "techniques"},
 }  # fmt: skip
-LOWEST = {"chat_template", "imports", "kernels", "log", "seeds"}
+LOWEST = {"imports", "kernels", "log", "seeds"}
 """Files at the top that every room may import, and which import no room."""
 READING = {
     "ablations": set(),

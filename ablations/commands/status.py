@@ -21,9 +21,10 @@ from ablations.files.atomic import write_text
 from ablations.files.claim import alive
 from ablations.files.layout import METRICS
 from ablations.read.packed_cells import pack
-from ablations.read.registration import FILE, last_plan
+from ablations.read.registration import FILE, MOST_BYTES, last_plan
 from ablations.read.runs import USABLE, Run, Runs, load, packed_folders, run_folders, study_folder
 from ablations.screen import on_screen
+from ablations.texts import read_text
 
 SCHEMA = "dapo_lit/status/1"
 PackBases = Callable[[Runs, Path], list[str]]
@@ -125,7 +126,7 @@ def pack_study(runs: Runs, home: Path, folder: Path, bases: Path, pack_bases: Pa
     before = load(folder).usable.runs if holds_cells else ()
     written = pack(runs.usable.runs, folder, before)
     if (home / FILE).is_file() and home.resolve() != folder.resolve():
-        write_text(folder / FILE, (home / FILE).read_text(encoding="utf-8"))
+        write_text(folder / FILE, read_text(home / FILE, MOST_BYTES))
     for lack in pack_bases(runs, bases):
         print(lack, file=sys.stderr)
     size = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())

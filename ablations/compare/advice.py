@@ -6,7 +6,6 @@ for the technique lies within a factor of two, shares below 0.5 % counted as 0.5
 not how large one will be: the studies are of policies with 0.5M parameters, and no effect is carried over.
 """
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 
 from ablations.read.outcomes import in_words
 from ablations.techniques import DAPO, REGISTER, step_mean
+from ablations.texts import json_tree, read_bytes
 
 FILE = Path(__file__).with_name("findings.json")
 """Made by docs/site/made.py of the studies in docs/claims.yaml."""
@@ -84,7 +84,7 @@ class Advice:
 
 def findings() -> tuple[Found, ...]:
     """Every finding, one a technique and study."""
-    return tuple(Found(**row) for row in json.loads(FILE.read_text(encoding="utf-8")))
+    return tuple(Found(**row) for row in json_tree(read_bytes(FILE), FILE))
 
 
 def advice(

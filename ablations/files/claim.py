@@ -18,11 +18,12 @@ from typing import Any
 from pydantic import with_config
 from typing_extensions import TypedDict  # pydantic's until Python 3.12
 
-from ablations.border import OPEN, Whole, checked, json_tree
+from ablations.border import OPEN, Whole, checked
 from ablations.errors import DamagedError, HeldError
 from ablations.files.atomic import make_folder, remove_empty, write_text
 from ablations.files.layout import HEARTBEAT, METRICS, RECORD
 from ablations.files.record import read_record
+from ablations.texts import json_tree, read_bytes
 
 INTERVAL_S = 30.0
 SILENT_S = 600.0
@@ -43,7 +44,7 @@ def read_claim(run: Path) -> dict[str, Any]:
     """Host, pid and token of the process that trains the run, or trained it last if it was killed; {}: none."""
     file = run / HEARTBEAT
     try:
-        return {**checked(json_tree(file.read_bytes(), file), Claim, file)}
+        return {**checked(json_tree(read_bytes(file), file), Claim, file)}
     except (FileNotFoundError, NotADirectoryError, DamagedError):
         return {}
 

@@ -21,11 +21,14 @@ from zlib import crc32
 from pydantic import Field, with_config
 from typing_extensions import TypedDict  # pydantic's until Python 3.12
 
-from ablations.border import OPEN, Step, checked, json_tree
+from ablations.border import OPEN, Step, checked
 from ablations.errors import DamagedError
 from ablations.files.atomic import write_text
+from ablations.texts import MB, json_tree, opened, read_bytes
 
 MANIFEST = "manifest.json"
+MOST_BYTES = 32 * MB
+"""Of a manifest; an entry has some 60."""
 RESTORE = "restore it, or move the run's folder away"
 
 
@@ -51,9 +54,9 @@ def sum_of(content: Path | bytes) -> str:
     if isinstance(content, bytes):
         value, size = crc32(content), len(content)
     else:
-        with content.open("rb") as opened:
+        with opened(content) as stream:
             # In blocks: a checkpoint is larger than memory should hold twice.
-            while block := opened.read(1 << 24):
+            while block := stream.read(1 << 24):
                 value, size = crc32(block, value), size + len(block)
     return f"{size}-{value:08x}"
 
@@ -77,7 +80,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     """The manifest of a folder; None where there is none. Raises DamagedError if it is not as it was written."""
     file = folder / MANIFEST
     try:
-        content = file.read_bytes()
+        content = read_bytes(file, MOST_BYTES)
     except FileNotFoundError:
         return None
     tree = json_tree(content, file, remedy=f"; {RESTORE}")
@@ -94,9 +97,11 @@ def difference(file: Path, entry: str, only_size: bool = False) -> str | None:
     """In what a file differs from its entry in a manifest; None: in nothing."""
     if not file.is_file():
         return "is missing"
+    # First of all, and alone where contents would take minutes to read at the start.
+    if file.stat().st_size not in (int(each.partition("-")[0]) for each in entry.split()):
+        return "is cut" if only_size else f"does not match its checksum in {MANIFEST}"
     if only_size:
-        # Sizes only, where contents would take minutes to read at the start.
-        return None if file.stat().st_size in (int(each.partition("-")[0]) for each in entry.split()) else "is cut"
+        return None
     return None if sum_of(file) in entry.split() else f"does not match its checksum in {MANIFEST}"
 
 

@@ -4,10 +4,9 @@ A run that was killed may leave half a row, and a resumed one goes back to its l
 there twice. Reading repairs nothing in silence: what is odd is one of the faults.
 """
 
-import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,12 +18,16 @@ from ablations.errors import DamagedError
 from ablations.files.atomic import add_path_to_oserror
 from ablations.files.layout import METRICS
 from ablations.files.manifest import MANIFEST, RESTORE, read_manifest, sealed, unsealed
+from ablations.texts import json_tree, opened
 
 if TYPE_CHECKING:
     import pandas as pd
 
 LONGEST_ROW = 1 << 16
 """Bytes; a row has some six thousand."""
+MOST_ROWS = 1_000_000
+MOST_FAULTS = 1000
+"""Damaged rows; a file with more is none of a run's."""
 
 
 def metrics_line(row: Mapping[str, float | None]) -> str:
@@ -41,19 +44,24 @@ def metrics_line(row: Mapping[str, float | None]) -> str:
 def append_row(run: Path, row: Mapping[str, float | None]) -> None:
     """Appends a row to metrics.jsonl and forces it to disk. OSError (a full disk) leaves earlier rows untouched."""
     file = run / METRICS
-    with add_path_to_oserror(file), file.open("ab") as opened:
-        opened.write(metrics_line(row).encode())
-        opened.flush()
+    with add_path_to_oserror(file), file.open("ab") as stream:
+        stream.write(metrics_line(row).encode())
+        stream.flush()
         # Forced to disk: a row is the only trace of a step that took hours.
-        os.fsync(opened.fileno())
+        os.fsync(stream.fileno())
 
 
 def end_torn_row(run: Path) -> None:
     """Ends a last line that a kill cut short, so that the next row starts on a new line."""
     file = run / METRICS
-    if file.is_file() and (content := file.read_bytes()) and not content.endswith(b"\n"):
-        with add_path_to_oserror(file), file.open("ab") as opened:
-            opened.write(b"\n")
+    if not file.is_file():
+        return
+    with opened(file) as stream:
+        stream.seek(-min(1, stream.seek(0, os.SEEK_END)), os.SEEK_END)
+        is_torn = stream.read() not in (b"", b"\n")
+    if is_torn:
+        with add_path_to_oserror(file), file.open("ab") as stream:
+            stream.write(b"\n")
 
 
 @dataclass(frozen=True)
@@ -86,8 +94,10 @@ def read_metrics(run: Path) -> Metrics:
     rows: list[dict[str, Any]] = []
     faults: list[str] = [] if file.is_file() else [f"no {METRICS}"]
     checksums: set[str | None] = {None}
-    content = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
-    for number, line in enumerate(content.splitlines(), start=1):
+    for number, line in enumerate(metrics_lines(file), start=1):
+        if len(faults) > MOST_FAULTS or number > MOST_ROWS:
+            most = f"{MOST_FAULTS:,} damaged rows" if len(faults) > MOST_FAULTS else f"{MOST_ROWS:,} rows"
+            raise DamagedError(f"{file} has more than {most}; {RESTORE}")
         row = read_row(line)
         if row is None:
             faults.append(f"line {number} is torn (a write was cut off); the row is lost")
@@ -110,13 +120,21 @@ def read_metrics(run: Path) -> Metrics:
     return Metrics(rows, tuple(faults), frozenset(not_finite))
 
 
+def metrics_lines(file: Path) -> Iterator[str]:
+    """The lines of metrics.jsonl, each no longer than LONGEST_ROW; none where there is no file."""
+    if file.is_file():
+        with opened(file) as stream:
+            while line := stream.readline(LONGEST_ROW):
+                yield line.decode("utf-8", "replace")
+
+
 def last_step(run: Path) -> int | None:
     """The step of the last row of metrics.jsonl, whose other rows are not read; None where there is no row yet."""
     try:
-        with (run / METRICS).open("rb") as file:
+        with opened(run / METRICS) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - LONGEST_ROW))
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
+            lines = file.read(LONGEST_ROW).decode(errors="replace").splitlines()
+    except (OSError, DamagedError):
         return None
     return next((row["step"] for line in reversed(lines) if (row := read_row(line))), None)
 
@@ -124,8 +142,8 @@ def last_step(run: Path) -> int | None:
 def read_row(line: str) -> dict[str, Any] | None:
     """A line of metrics.jsonl; None if it is torn."""
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
+        row = json_tree(line, METRICS)
+    except DamagedError:
         return None
     step = row.get("step") if isinstance(row, dict) else None
     return row if type(step) is int and 0 <= step <= MOST_STEPS else None

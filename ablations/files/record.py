@@ -1,7 +1,6 @@
 """run.json and config.yaml: what a run is, and the config that it was started with."""
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,24 +9,13 @@ import yaml
 from pydantic import with_config
 from typing_extensions import TypedDict  # pydantic's until Python 3.12
 
-from ablations.border import OPEN, Day, Flag, FolderName, Moment, Seed, Step, Whole, check_size, checked, json_tree
+from ablations.border import OPEN, Day, Flag, FolderName, Moment, Seed, Step, Whole, checked
 from ablations.errors import DamagedError
 from ablations.files.atomic import write_text
 from ablations.files.layout import CONFIG, RECORD
 from ablations.files.manifest import MANIFEST, RESTORE, check_file, read_manifest, sealed, unsealed
+from ablations.texts import json_tree, read_bytes, read_text, yaml_tree
 from ablations.trainer import configs
-
-
-class YamlLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """libyaml's loader, where PyYAML has it, is ten times as fast; a study has one config a run.
-
-    Reads 1e-06 as a number, as YAML 1.2 and OmegaConf do; to PyYAML it is text without a point.
-    """
-
-
-YamlLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
 
 
 @with_config(OPEN)
@@ -144,7 +132,7 @@ def read_record(run: Path) -> dict[str, Any]:
     file = run / RECORD
     if not file.is_file():
         return {}
-    record = json_tree(file.read_bytes(), file, remedy=f"; {RESTORE}")
+    record = json_tree(read_bytes(file), file, remedy=f"; {RESTORE}")
     if isinstance(record, dict) and "crc32" in record and not unsealed(record):
         raise DamagedError(f"{file} does not agree with its checksum; {RESTORE}")
     record = checked_record(record, file)
@@ -162,17 +150,14 @@ def write_record(run: Path, record: Mapping[str, Any]) -> None:
 def read_config(run: Path) -> dict[str, Any]:
     """config.yaml as it was written. Raises DamagedError if there is none, or it is not as it was written."""
     file = run / CONFIG
+    # Before the checksum, which reads all that is there.
+    text = read_text(file) if file.is_file() else None
     check_file(file)
-    if not file.is_file():
+    if text is None:
         raise DamagedError(f"{run}: no {CONFIG}; a run is a folder such as runs/<study>/<arm>/seed_<n>")
-    try:
-        tree = yaml.load(file.read_text(encoding="utf-8"), Loader=YamlLoader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        # A date that no calendar has is a ValueError.
-        raise DamagedError(f"{file} cannot be read ({' '.join(str(error).split())}); {RESTORE}") from None
+    tree = yaml_tree(text, file, remedy=f"; {RESTORE}")
     if not isinstance(tree, dict):
         raise DamagedError(f"{file} is empty or no config; {RESTORE}")
-    check_size(tree, file, remedy=f"; {RESTORE}")
     return tree
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from ablations.errors import DamagedError
 from ablations.files.layout import CONFIG, DONE, METRICS
 from ablations.files.manifest import NOTHING, RESTORE, difference, read_manifest, sum_of, write_manifest
-from ablations.files.metrics_file import read_row
+from ablations.files.metrics_file import metrics_lines, read_row
 from ablations.files.record import read_record
 
 STEP_TABLES = ("rollouts/step_*.parquet", "eval/*/step_*.parquet")
@@ -65,9 +65,7 @@ def _either(new: str, old: str | None) -> str:
 
 def _row(run: Path, step: int) -> str | None:
     """The checksum of the last row of a step; None: there is no row yet."""
-    file = run / METRICS
-    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
-    rows = (read_row(line) for line in reversed(lines))
+    rows = (read_row(line) for line in reversed([*metrics_lines(run / METRICS)]))
     return next((row["crc32"] for row in rows if row and row["step"] == step), None)
 
 

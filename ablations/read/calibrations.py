@@ -1,11 +1,11 @@
 """The stored calibration of a regime: which techniques its studies can show an effect of."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ablations.read.runs import Runs, StudyError
+from ablations.texts import json_tree, read_bytes
 from ablations.trainer import configs
 
 FILE = "calibration.json"
@@ -42,7 +42,7 @@ def read_calibration(runs: Runs, study: Path) -> Admitted | None:
     if file is None:
         return None
     try:
-        tree = json.loads(file.read_text(encoding="utf-8"))
+        tree = json_tree(read_bytes(file), file)
         rows = tree["techniques"]
         verdicts = {row["technique"]: "" if row["admitted"] else str(row["reason"]) for row in rows}
         accuracy = {row["technique"]: why for row in rows if (why := row.get("accuracy_reason")) is not None}

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from ablations.border import LARGEST, NUMBER, WHOLE, FolderName, Seed, checked, checked_table
 from ablations.errors import one_line
@@ -18,6 +17,7 @@ from ablations.read.logs import Log, logs_below
 from ablations.read.outcomes import outcome, with_interval
 from ablations.read.packed_cells import write_packed
 from ablations.read.run import AXES, Run, StudyError
+from ablations.texts import read_text, yaml_tree
 
 MAPS = Path(__file__).with_name("key_maps")
 NAMED = re.compile(r"(?P<arm>.*?)[-_. ]?seed[-_=]?(?P<seed>\d+)$")
@@ -113,7 +113,7 @@ def _run(system: str, log: Log, cell: tuple[str, int, pd.DataFrame], keys: Mappi
 
 
 def _keys(system: str) -> Any:
-    return yaml.safe_load((MAPS / f"{system}.yaml").read_text(encoding="utf-8"))
+    return yaml_tree(read_text(file := MAPS / f"{system}.yaml"), file)
 
 
 def _cells(log: Log, folder: Path) -> Iterator[tuple[str, int, pd.DataFrame]]:

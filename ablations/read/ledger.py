@@ -12,6 +12,7 @@ row, in any unit, and may be left out. Other columns are notes of your own.
 
 import csv
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,11 +21,13 @@ from typing import Annotated, Any, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic's until Python 3.12
 
-from ablations.border import LARGEST, Number, checked, json_tree, short
+from ablations.border import LARGEST, MOST_COLUMNS, Number, checked, short
 from ablations.errors import UserError
 from ablations.read.counted import counted
+from ablations.texts import MB, json_tree, read_text
 
 MOST_ROWS = 100_000
+MOST_BYTES = 32 * MB
 RUNS_A_PAIR = 2.0
 """The cost of a pair where the ledger has none: its runs."""
 
@@ -160,9 +163,7 @@ def _with_pair(tree: object) -> object:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise LedgerError(f"{file} cannot be read (it is not UTF-8)") from None
+        return read_text(file, MOST_BYTES, LedgerError, encoding="utf-8-sig")
     except OSError as error:
         raise LedgerError(f"{file}: cannot be read ({error.strerror or error})") from None
 
@@ -184,9 +185,13 @@ def _csv_rows(file: Path) -> Iterator[tuple[int, object]]:
     try:
         header = [name.strip() for name in next(reader, [])]
         if lacking := [name for name in ("change", "with", "without") if name not in header]:
-            raise LedgerError(f"{file}, line 1: has no column {lacking[0]}; it has {', '.join(header) or 'none'}")
-        if twice := [name for name in header if name and header.count(name) > 1]:
-            raise LedgerError(f"{file}, line 1: has the column {twice[0]} twice")
+            raise LedgerError(
+                f"{file}, line 1: has no column {lacking[0]}; it has {short(', '.join(header) or 'none')}"
+            )
+        if twice := next((name for name, times in Counter(header).items() if name and times > 1), None):
+            raise LedgerError(f"{file}, line 1: has the column {twice} twice")
+        if len(header) > MOST_COLUMNS:
+            raise LedgerError(f"{file}, line 1: has {len(header):,} columns; at most {MOST_COLUMNS:,} are read")
         for cells in reader:
             number = reader.line_num
             _check_length(file, number)

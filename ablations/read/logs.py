@@ -1,9 +1,10 @@
 """Logs of trainers as tables: JSON of the transformers Trainer, JSON lines, CSV, offline runs of W&B, TensorBoard."""
 
 import csv
-import json
+import io
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -15,8 +16,13 @@ import pandas as pd
 from pydantic import with_config
 from typing_extensions import TypedDict  # pydantic's until Python 3.12
 
-from ablations.border import LARGEST, LARGEST_WHOLE, MOST_COLUMNS, MOST_STEPS, OPEN, checked, json_tree, short
+from ablations.border import LARGEST, LARGEST_WHOLE, MOST_COLUMNS, MOST_STEPS, OPEN, checked, short
+from ablations.errors import DamagedError
 from ablations.read.run import StudyError
+from ablations.texts import MB, json_tree, opened, read_bytes, read_text
+
+MOST_BYTES, MOST_VALUES, MOST_ROWS = 64 * MB, 5_000_000, 200_000
+"""Of a log: ten thousand steps of a hundred metrics have 30 MB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +76,8 @@ def _checkpoint(file: Path) -> int:
     if number := re.fullmatch(r"checkpoint-(\d{1,15})", file.parent.name):
         return int(number[1])
     try:  # checkpoint-best, checkpoint-final
-        return int(json.loads(file.read_bytes())["global_step"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return int(json_tree(read_bytes(file, MOST_BYTES), file, most=MOST_VALUES)["global_step"])
+    except (OSError, DamagedError, ValueError, KeyError, TypeError):
         return -1
 
 
@@ -113,16 +119,18 @@ class Line(TypedDict, total=False):
 
 
 def _trainer_state(file: Path) -> Log:
-    state = checked(json_tree(file.read_bytes(), file, StudyError), TrainerState, file, StudyError)
+    state = checked(
+        json_tree(read_bytes(file, MOST_BYTES, StudyError), file, StudyError, most=MOST_VALUES),
+        TrainerState,
+        file,
+        StudyError,
+    )
     return Log(file, _table(file, "entry {} of log_history", state["log_history"]))
 
 
 def _json_lines(file: Path) -> Log:
     """An object a line, `{"step": 1, "data": {...}}` (verl) or flat."""
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError:
-        raise StudyError(f"{file} cannot be read (it is not UTF-8)") from None
+    lines = read_text(file, MOST_BYTES, StudyError).splitlines()
     rows = []
     for number, line in enumerate(lines, 1):
         place = f"{file}, line {number}"
@@ -137,13 +145,15 @@ STEPS = ("step", "Step", "_step", "global_step")
 
 def _csv(file: Path) -> Log:
     try:
-        with file.open(encoding="utf-8-sig", newline="") as opened:
-            header, *lines = list(csv.reader(opened)) or [[]]
-    except (UnicodeDecodeError, csv.Error) as error:
+        reader = csv.reader(io.StringIO(read_text(file, MOST_BYTES, StudyError, encoding="utf-8-sig")))
+        header, *lines = list(reader) or [[]]
+    except csv.Error as error:
         raise StudyError(f"{file} cannot be read ({error})") from None
     names = [name for name in header if name]  # a column without a name numbers the rows
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise StudyError(f"{file}: has the column {twice[0]} twice")
+    if twice := next((name for name, times in Counter(names).items() if times > 1), None):
+        raise StudyError(f"{file}: has the column {twice} twice")
+    if len(header) > MOST_COLUMNS:
+        raise StudyError(f"{file}: has {len(header):,} columns; at most {MOST_COLUMNS:,} are read")
     step = next((name for name in STEPS if name in names), None)
     if step is None:
         raise StudyError(f"{file}: has no column step")
@@ -167,6 +177,8 @@ def _table(file: Path, unit: str, rows: Sequence[Mapping[str, Any]], cell: tuple
     """
     if not rows:
         raise StudyError(f"{file}: nothing was logged in it")
+    if len(rows) > MOST_ROWS:
+        raise StudyError(f"{file}: has more than {MOST_ROWS:,} rows")
     table: list[Row] = []
     wrong: dict[str, str] = {}  # metric -> where it is no number
     for number, row in enumerate(rows, 1):
@@ -226,7 +238,7 @@ HEADER = 7
 
 def _records(file: Path) -> Iterator[bytes]:
     """The records of a W&B file; a torn last one is left out. Raises StudyError where a chunk was altered."""
-    data = file.read_bytes()
+    data = read_bytes(file, MOST_BYTES, StudyError)
     if data[:4] != b":W&B":
         raise StudyError(f"{file}: is no file of W&B")
     place, parts = HEADER, b""
@@ -289,9 +301,13 @@ def _tensorboard(file: Path) -> Log:
     except ImportError:
         raise StudyError(f"{file}: TensorBoard's files need the package tensorboard: pip install tensorboard") from None
     rows: dict[int, Row] = {}
+    with opened(file, MOST_BYTES, StudyError):
+        pass  # TensorBoard opens it by its name
     try:
         for event in EventFileLoader(str(file)).Load():
             for value in event.summary.value:
+                if math.prod(dimension.size for dimension in value.tensor.tensor_shape.dim) != 1:
+                    continue  # a picture or a histogram; its shape may be larger than the file
                 number = make_ndarray(value.tensor) if value.HasField("tensor") else value.simple_value
                 if getattr(number, "size", 1) == 1 and getattr(getattr(number, "dtype", None), "kind", "f") in "fiu":
                     row = rows.setdefault(event.step, {"step": event.step})

@@ -36,13 +36,15 @@ from ablations.border import (
     Step,
     Texts,
     checked,
-    json_tree,
 )
 from ablations.files.atomic import make_folder, write_text
 from ablations.read.counted import counted
 from ablations.read.run import Run, StudyError
+from ablations.texts import MB, json_tree, read_bytes
 
 FILE, LOCK = "study.json", ".study.lock"
+MOST_BYTES = 16 * MB
+"""Of study.json, which may have an entry a seed."""
 CODE = ("git_commit", "code_hash")
 """What an entry says of the code, in the keys of run.json."""
 
@@ -260,7 +262,9 @@ def read_entries(folder: Path) -> list[Entry]:
     file = folder / FILE
     if not file.is_file():
         return []
-    entries = checked(json_tree(file.read_bytes(), file, StudyError), list[Entry], file, StudyError)
+    entries = checked(
+        json_tree(read_bytes(file, MOST_BYTES, StudyError), file, StudyError), list[Entry], file, StudyError
+    )
     if not entries:
         raise StudyError(f"{file}: there is no plan in it")
     for number, entry in enumerate(entries):

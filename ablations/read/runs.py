@@ -30,6 +30,7 @@ from ablations.read.packed_cells import CELLS, read_packed
 from ablations.read.registration import last_plan
 from ablations.read.run import USABLE, Run, StudyError
 from ablations.techniques import REGISTER
+from ablations.texts import read_text
 from ablations.trainer import remedies, same_experiment
 
 RUN_NAME = re.compile(r"seed_\d+")
@@ -248,7 +249,7 @@ def read_run(folder: Path) -> Run:
         metrics=metrics.table,
         faults=(*metrics.faults, *lost_files(folder, *TABLES)),
         not_finite=metrics.not_finite,
-        overrides=tuple(file.read_text(encoding="utf-8", errors="replace").splitlines()) if file.is_file() else (),
+        overrides=tuple(read_text(file, errors="replace").splitlines()) if file.is_file() else (),
     )
 
 

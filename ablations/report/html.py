@@ -17,13 +17,14 @@ from markupsafe import Markup
 from ablations.figures.style import Drawing
 from ablations.files.atomic import write_text
 from ablations.report.document import Buttons, Document, Part, Table
+from ablations.texts import read_text
 from ablations.web_page import allowed, packed
 
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).disable(["link", "image", "autolink"])
 
 
 FOLDER = Path(__file__).parent
-SCRIPTS = [Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("uplot.js", "page.js")]
+SCRIPTS = [Markup(read_text(FOLDER / name)) for name in ("uplot.js", "page.js")]
 """uPlot 1.6.32, which draws curves, and the page's own."""
 
 

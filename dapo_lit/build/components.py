@@ -95,15 +95,15 @@ class RunComponents:
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        return load_tokenizer(self.policy_folder)
+        return load_tokenizer(self.policy_folder, own=self.base is not None)
 
     @cached_property
     def policy(self) -> PreTrainedModel:
         dtype = getattr(torch, self.config.policy.dtype)
         if self.config.trainer.strategy == "fsdp":
-            model = empty_model(self.local_policy_folder, dtype)
+            model = empty_model(self.local_policy_folder, dtype, own=self.base is not None)
         else:
-            model = load_model(self.policy_folder, dtype=dtype)
+            model = load_model(self.policy_folder, dtype=dtype, own=self.base is not None)
         limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         key = "task" if self._response_limit == self.config.task.max_response_tokens else "evaluation"
         needed = self.config.task.max_prompt_tokens + self._response_limit + self.config.turns.most_observed

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ablations.texts import MB, read_bytes
 from dapo_lit.build.problem_sets import OpenBenchmark
 from dapo_lit.config import Config
 from dapo_lit.config.identity import flatten
@@ -57,7 +58,7 @@ def sources(config: Config) -> Iterator[tuple[str, str]]:
     named = [path for key, value in flatten(config.model_dump()).items() for path in named_code(key, value)]
     for path in dict.fromkeys(path for path in named if path.partition(".")[0] not in OWN):
         if file := module_file(path):
-            yield path, digest_of(each.read_bytes() for each in with_neighbours(file, path.count(".") - 1))
+            yield path, digest_of(read_bytes(each, 16 * MB) for each in with_neighbours(file, path.count(".") - 1))
 
 
 def with_neighbours(file: Path, depth: int) -> list[Path]:
@@ -74,7 +75,7 @@ def with_neighbours(file: Path, depth: int) -> list[Path]:
             continue
         found[one] = None
         with suppress(SyntaxError):  # importing it says so
-            names = [name for node in ast.walk(ast.parse(one.read_bytes())) for name in _imported(node)]
+            names = [name for node in ast.walk(ast.parse(read_bytes(one, 16 * MB))) for name in _imported(node)]
             places = [folder / name.replace(".", "/") for name in names for folder in (root, one.parent)]
             waiting += [place.with_name(f"{place.name}.py") for place in places if place.name]
             waiting = [place.resolve() for place in waiting if place.is_file()]

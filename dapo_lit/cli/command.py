@@ -17,7 +17,6 @@ from string import Template
 from typing import TYPE_CHECKING
 
 import hydra
-import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -27,6 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 from ablations.errors import UserError
 from ablations.files.atomic import is_full
 from ablations.screen import on_screen
+from ablations.texts import read_text, yaml_tree
 from dapo_lit.cli.config_tree import composed_tree, composition_fault, config_of, refusals_in_one_line
 from dapo_lit.cli.jobs import check_jobs
 from dapo_lit.cli.overrides import (
@@ -185,7 +185,7 @@ def help_text(arguments: Sequence[str], config_name: str) -> str:
     """
     overrides = [argument for argument in arguments if not argument.startswith("-")]
     own = own_folders(overrides)
-    tree = yaml.safe_load((config_folder() / f"{config_name}.yaml").read_text(encoding="utf-8"))
+    tree = yaml_tree(read_text(file := config_folder() / f"{config_name}.yaml"), file)
     groups = "".join(f"{group}: {', '.join(known_choices(group, own))}\n" for group in known_groups(own))
     config = OmegaConf.to_yaml(composed_tree(overrides, config_name))
     return Template(tree["hydra"]["help"]["template"]).substitute(APP_CONFIG_GROUPS=groups, CONFIG=config)

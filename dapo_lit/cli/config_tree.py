@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ablations.errors import one_line
-from dapo_lit.cli.overrides import choices_as_text, study_last
+from dapo_lit.cli.overrides import INSTEAD, WITH_ARGUMENTS, choices_as_text, secret_of, study_last
 from dapo_lit.config import ConfigError, Section, config_folder, is_free, parse_as
 from dapo_lit.config.parsing import Schema, typed_faults
 from dapo_lit.config.sections import section_of
@@ -77,6 +77,10 @@ def composed_tree(overrides: Sequence[str], config_name: str = "config") -> Dict
     """Interpolations are not yet resolved, and nothing is checked. A fork's tree is made of that of its run."""
     with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
         tree = hydra.compose(config_name, study_last(choices_as_text(overrides)))
+    for section in WITH_ARGUMENTS:
+        given = tree.get(section)
+        if given is not None and (key := secret_of(section, OmegaConf.to_container(given, resolve=False))):
+            raise ConfigError(f"{key}: a secret in a file of settings is wherever that file is copied to; {INSTEAD}")
     if isinstance(fork := tree.get("fork"), DictConfig) and fork.get("steps"):
         from dapo_lit.cli.fork import continued
 

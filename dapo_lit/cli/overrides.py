@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -228,27 +228,35 @@ def _is_study(chosen: Override, own: Sequence[Path]) -> bool:
     return bool(studies)
 
 
-WITH_ARGUMENTS = ("logger.", "callbacks")
-"""Sections whose keys are arguments of other libraries."""
+WITH_ARGUMENTS = ("logger", "callbacks")
+"""Sections with keys that are arguments of other libraries."""
+INSTEAD = (
+    "export it as a variable of the environment that the library reads, such as WANDB_API_KEY, or as one of your own, "
+    "and give '${oc.env:VARIABLE}' here"
+)
+
+
+def secret_of(key: str, value: object) -> str | None:
+    """The dotted key of a secret among the arguments of a logger or callback, at `key` or below it; None: there is
+    none. Interpolations are not resolved yet."""
+    waiting: list[tuple[str, object]] = [(key, value)]
+    while waiting:
+        key, value = waiting.pop()
+        parts = key.split(".")
+        if isinstance(value, Mapping):
+            waiting += [(f"{key}.{name}", inner) for name, inner in value.items()]
+        elif (
+            parts[0] in WITH_ARGUMENTS and isinstance(value, str) and "${" not in value and SECRET.fullmatch(parts[-1])
+        ):
+            return key
+    return None
 
 
 def secret_fault(override: Override) -> str | None:
-    """One line on a secret among the arguments of a logger or callback; None for other overrides."""
-    key = override.key_or_group
-    if not key.startswith(WITH_ARGUMENTS) or override.is_sweep_override():
+    """One line on a secret in an override; None for others."""
+    if override.is_sweep_override() or not (key := secret_of(override.key_or_group, override.value())):
         return None
-    waiting: list[tuple[list[str], object]] = [(key.split("."), override.value())]
-    while waiting:
-        path, value = waiting.pop()
-        if isinstance(value, dict):
-            waiting += [([*path, str(name)], inner) for name, inner in value.items()]
-        elif isinstance(value, str) and "${" not in value and SECRET.fullmatch(path[-1]):
-            return (
-                f"{'.'.join(path)}: a secret in a command is shown by the list of processes and kept by the shell; "
-                "export it as a variable of the environment that the library reads, such as WANDB_API_KEY, or as one "
-                "of your own, and give '${oc.env:VARIABLE}' here"
-            )
-    return None
+    return f"{key}: a secret in a command is shown by the list of processes and kept by the shell; {INSTEAD}"
 
 
 def check_overrides(arguments: Sequence[str], schema: type[Section] = Config) -> None:

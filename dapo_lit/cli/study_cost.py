@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ablations.files.atomic import write_text
-from ablations.files.layout import RECORD
 from ablations.files.metrics_file import read_metrics
+from ablations.files.record import read_record
 from ablations.techniques import step_mean
+from ablations.texts import json_tree, read_bytes
 from dapo_lit.config import Config
 from dapo_lit.rollout.dynamic_sampling import CollectionRules, groups_in_flight
 
@@ -68,7 +69,7 @@ def used(runs: Iterable[Path]) -> RunCost:
     """The sum over runs that have ended."""
     seconds = tokens = 0.0
     for run in runs:
-        record = json.loads((run / RECORD).read_text(encoding="utf-8"))
+        record = read_record(run)
         start, end = (datetime.fromisoformat(record[key]) for key in ("started_at", "updated_at"))
         seconds += (end - start).total_seconds()
         tokens += read_metrics(run).rows[-1]["tokens_generated"]
@@ -80,7 +81,7 @@ def promised_against_used(study: Path) -> str | None:
     ended = [done.parent for done in study.glob("*/seed_*/DONE.json")]
     if not ended or not (study / FILE).is_file():
         return None
-    kept = json.loads((study / FILE).read_text(encoding="utf-8"))
+    kept = json_tree(read_bytes(study / FILE), study / FILE)
     # Arms have as many runs each, unless some failed.
     promised = {
         key: sum(kept["promised"]["runs"][run.parent.name][key] for run in ended) for key in ("seconds", "tokens")

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
-import yaml
 from pydantic import Field, PositiveFloat
 
 from ablations.border import FolderName
+from ablations.texts import read_text, yaml_tree
 from dapo_lit.config.parsing import parse_as
 from dapo_lit.config.sections import ConfigError, Count, Free, Policy, PositiveInt, Rollout, Section
 from dapo_lit.config.shipped import config_folder
@@ -105,7 +105,7 @@ def load_benchmark(name: str) -> Benchmark:
         raise ConfigError(
             f"evaluation.benchmarks: there is no {name!r}; there are {known}, or give the path of a .yaml"
         )
-    tree = yaml.safe_load(file.read_text(encoding="utf-8"))
+    tree = yaml_tree(read_text(file, error=ConfigError), file, ConfigError)
     # Choices of other groups, for the command that composes them.
     tree.pop("defaults", None)
     return parse_as(tree, Benchmark)

@@ -6,11 +6,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_origin
 
-import yaml
 from pydantic import ValidationError
 
 from ablations.border import LARGEST_WHOLE, must_be, short
 from ablations.errors import nearest, one_line
+from ablations.texts import read_text, yaml_tree
 from dapo_lit.config.identity import kinds
 from dapo_lit.config.run import Config
 from dapo_lit.config.sections import ConfigError, Section, as_written, section_of
@@ -32,7 +32,7 @@ def words() -> dict[str, str]:
 @cache
 def other_trainers() -> dict[str, dict[str, Any]]:
     """The whole table: trainer -> word -> entry, and under STARTS what each does where a script is silent."""
-    table = yaml.safe_load(OTHER_TRAINERS.read_text(encoding="utf-8"))
+    table = yaml_tree(read_text(OTHER_TRAINERS), OTHER_TRAINERS)
     assert isinstance(table, dict)
     return table
 

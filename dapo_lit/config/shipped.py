@@ -5,10 +5,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from omegaconf import OmegaConf
 
 from ablations.errors import suggestion
+from ablations.texts import read_text, yaml_tree
 from dapo_lit.config.sections import as_written
 
 
@@ -26,7 +26,7 @@ def choice(group: str, name: str) -> dict[str, Any]:
     file = config_folder() / group / f"{name}.yaml"
     if not file.is_file():
         return {}
-    tree = yaml.safe_load(file.read_text(encoding="utf-8"))
+    tree = yaml_tree(read_text(file), file)
     values: dict[str, Any] = {}
     # The lists of conf/ as this project writes them, and no more of Hydra, which light commands do not import.
     for base in tree.pop("defaults", ()):
@@ -39,7 +39,7 @@ def choice(group: str, name: str) -> dict[str, Any]:
 @cache
 def default_run() -> dict[str, Any]:
     """The config of a run for which nothing was chosen (conf/config.yaml)."""
-    tree = yaml.safe_load((config_folder() / "config.yaml").read_text(encoding="utf-8"))
+    tree = yaml_tree(read_text(file := config_folder() / "config.yaml"), file)
     groups = [entry for entry in tree.pop("defaults") if isinstance(entry, Mapping)]
     chosen = {group: name for entry in groups for group, name in entry.items() if " " not in group}
     return _merged({group: choice(group, name) for group, name in chosen.items()}, tree)
@@ -68,7 +68,7 @@ def own_folders(arguments: Iterable[str]) -> list[Path]:
     [PosixPath('/home/me/conf')]
     """
     values = [argument.partition("=")[2] for argument in arguments if argument.startswith(f"{SEARCHED}=")]
-    named = [place for value in values for place in yaml.safe_load(value)]
+    named = [place for value in values for place in yaml_tree(value, "a setting")]
     return [Path(place.removeprefix("file://")) for place in named if place.startswith("file://")]
 
 
@@ -76,7 +76,7 @@ def group_file(group: str, name: str, own: Iterable[Path] = ()) -> dict[str, Any
     """What a file of a group holds, of `conf/` or of one's own folders; {} without a file."""
     files = [folder / group / f"{name}.yaml" for folder in (config_folder(), *own)]
     file = next((file for file in files if file.is_file()), None)
-    return yaml.safe_load(file.read_text(encoding="utf-8")) or {} if file else {}
+    return yaml_tree(read_text(file), file) or {} if file else {}
 
 
 def overridden(group: str, name: str, own: Sequence[Path] = ()) -> dict[str, str]:

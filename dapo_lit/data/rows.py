@@ -9,6 +9,7 @@ digit). It also stops at the first line that it cannot parse, and takes sub-fold
 
 import csv
 import datetime
+import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -21,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ablations.errors import DataError
+from ablations.texts import opened
 from dapo_lit.data.problem import is_number
 
 SUFFIXES = (".jsonl", ".parquet", ".csv", ".arrow")
@@ -131,7 +133,7 @@ def named_once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _read_jsonl(file: Path, bad_rows: BadRows) -> Iterator[Row]:
-    with file.open("rb") as lines:
+    with opened(file, error=DataError) as lines:
         for number, raw in enumerate(lines, start=1):
             row = Row(file, f"line {number}", {})
             with bad_rows:
@@ -147,13 +149,14 @@ def _read_jsonl(file: Path, bad_rows: BadRows) -> Iterator[Row]:
 def _read_json(file: Path, bad_rows: BadRows) -> Iterator[Row]:
     """An array of rows; other content is read as JSONL. Only a file that is named is read so: in a folder, .json files
     describe a data set."""
-    with file.open("rb") as opened:
-        is_array = opened.read(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
+    with opened(file, error=DataError) as stream:
+        is_array = stream.read(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
     if not is_array:
         yield from _read_jsonl(file, bad_rows)
         return
     try:
-        rows = json.loads(file.read_text(encoding="utf-8-sig"), object_pairs_hook=named_once)
+        with opened(file, error=DataError) as stream:
+            rows = json.loads(stream.read().decode("utf-8-sig"), object_pairs_hook=named_once)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{file}: not readable as JSON ({error})") from None
     for number, fields in enumerate(rows, start=1):
@@ -181,7 +184,7 @@ def _json_object(row: Row, text: str) -> dict[str, object]:
 
 def _read_csv(file: Path, bad_rows: BadRows) -> Iterator[Row]:
     """Every value is text; an empty cell counts as absent."""
-    with file.open(encoding="utf-8-sig", newline="") as lines:
+    with opened(file, error=DataError) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as lines:
         reader = csv.reader(lines, strict=True)
         header: list[str] | None = None
         start = 1

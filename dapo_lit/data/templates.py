@@ -16,13 +16,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
-import yaml
 from pydantic import ConfigDict, ValidationError, model_validator, with_config
 from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 from typing_extensions import TypedDict
 
 from ablations.errors import UserError, suggestion
+from ablations.texts import read_text, yaml_tree
 from dapo_lit.chat_template import render_chats
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class PromptTemplate:
         """
         if name_or_path.endswith((".yaml", ".yml")):
             try:
-                content = Path(name_or_path).expanduser().read_text(encoding="utf-8")
+                content = read_text(Path(name_or_path).expanduser(), error=TemplateError)
             except OSError as error:
                 raise TemplateError(f"{key}={name_or_path}: cannot read the file ({error.strerror})") from None
         else:
@@ -95,7 +95,7 @@ class PromptTemplate:
                     f"{key}={name_or_path}: no such template; {suggestion(name_or_path, shipped_templates())} "
                     "(a template of your own is named by the path of its .yaml file)"
                 )
-            content = shipped.read_text(encoding="utf-8")
+            content = read_text(Path(str(shipped)))
         return _parse(name_or_path, content)
 
     def render(self, problem_text: str) -> str | list[Mapping[str, str]]:
@@ -189,10 +189,7 @@ def check_agreement(
 
 
 def _parse(name: str, content: str) -> PromptTemplate:
-    try:
-        fields = yaml.safe_load(content)
-    except yaml.YAMLError as error:
-        raise TemplateError(f"template {name}: not valid YAML: {' '.join(str(error).split())}") from None
+    fields = yaml_tree(content, f"template {name}", TemplateError)
     if not isinstance(fields, dict):
         raise TemplateError(f"template {name}: needs the keys answer_format and either text or messages")
     try:

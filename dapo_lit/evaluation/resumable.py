@@ -11,12 +11,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import with_config
 from transformers import PreTrainedModel
+from typing_extensions import TypedDict  # pydantic's until Python 3.12
 
+from ablations.border import OPEN, Day, checked
 from ablations.ending import keeping
+from ablations.errors import DamagedError
 from ablations.files.atomic import write_text
 from ablations.inputs import differing
 from ablations.screen import StatusLine
+from ablations.texts import json_tree, read_bytes
 from dapo_lit.build.engine import build_engine
 from dapo_lit.build.problem_sets import OpenBenchmark, open_benchmark
 from dapo_lit.chat_template import today
@@ -91,13 +96,19 @@ def prompt_day(folder: Path, of_run: date | None) -> date:
     return known or today()
 
 
+@with_config(OPEN)
+class Stored(TypedDict, total=False):
+    """evaluation.json, as far as it is read again."""
+
+    prompt_date: Day
+
+
 def _read_evaluation(folder: Path) -> dict[str, Any]:
     """evaluation.json; {} where there is none or it cannot be read: nothing in it decides a sample."""
     try:
-        record = json.loads((folder / EVALUATION).read_bytes())
-    except (OSError, ValueError):
+        return {**checked(json_tree(read_bytes(folder / EVALUATION), EVALUATION), Stored, EVALUATION)}
+    except (OSError, DamagedError):
         return {}
-    return record if isinstance(record, dict) else {}
 
 
 def result_folder(config: EvaluateConfig, evaluated: EvaluatedModel, benchmark: OpenBenchmark, day: date) -> Path:

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from huggingface_hub import try_to_load_from_cache
 
+from ablations.texts import json_tree, opened, read_bytes
+from dapo_lit.policy.load import weight_map
+
 TOKENIZER = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
     "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "chat_template.jinja", "chat_template.json",
@@ -39,17 +42,16 @@ def local_folder(path: str | Path) -> Path | None:
 
 def weights_of(folder: Path) -> str:
     """A digest of the weights in a policy's folder."""
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
+    if (weights := weight_map(folder)) is not None:
         # By name, as the order of an index is no part of the model.
-        files = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+        files = sorted(set(weights.values()))
         return digest_of(f"{name} {_file_digest(folder / name)}".encode() for name in files)
     return _file_digest(folder / "model.safetensors")[:16]
 
 
 def model_of(folder: Path) -> str:
     """A digest of weights and config.json, of a model that was not made here."""
-    config = json.loads((folder / "config.json").read_bytes())
+    config = json_tree(read_bytes(folder / "config.json"), folder / "config.json")
     kept = {key: value for key, value in config.items() if key not in VOLATILE}
     return digest_of([weights_of(folder).encode(), json.dumps(kept, sort_keys=True).encode()])
 
@@ -59,19 +61,19 @@ def tokenizer_of(folder: Path, ends: Iterable[int]) -> str:
     files = [folder / name for name in TOKENIZER]
     files += sorted((folder / "additional_chat_templates").glob("*.jinja"))
     # Names with contents, so that an empty file is not a missing one.
-    pieces = [piece for file in files if file.is_file() for piece in (file.name.encode(), file.read_bytes())]
+    pieces = [piece for file in files if file.is_file() for piece in (file.name.encode(), read_bytes(file, WHOLE))]
     return digest_of([*pieces, json.dumps(sorted(ends)).encode()])
 
 
 def _file_digest(file: Path) -> str:
     """SHA-256 of a file; of a large one, of its size and evenly spaced parts, which training changes all over."""
     size, digest = file.stat().st_size, hashlib.sha256()
-    with file.open("rb") as opened:
+    with opened(file) as stream:
         if size <= WHOLE:
-            return hashlib.file_digest(opened, "sha256").hexdigest()
+            return hashlib.file_digest(stream, "sha256").hexdigest()
         digest.update(size.to_bytes(8, "little"))
         for part in range(PARTS):
             # The last part ends with the file: a file that was cut differs.
-            opened.seek(part * (size - PART) // (PARTS - 1))
-            digest.update(opened.read(PART))
+            stream.seek(part * (size - PART) // (PARTS - 1))
+            digest.update(stream.read(PART))
     return digest.hexdigest()

@@ -5,6 +5,7 @@ wrong with safetensors files that are damaged or of another model.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -15,8 +16,13 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
+from ablations.border import FolderName, checked, short
+from ablations.errors import DamagedError
 from ablations.files.atomic import replacing
+from ablations.texts import MB, json_tree, read_bytes
 from dapo_lit.chat_template import ChatTemplateError, render_chats
+from dapo_lit.model_worker import ask
+from dapo_lit.rewards.work import Reading
 
 Shape = tuple[int, ...]
 NO_CODE = {"trust_remote_code": False}
@@ -36,16 +42,51 @@ def opened(file: Path) -> Iterator[Any]:
 def files_of_tensors(folder: Path) -> dict[str, Path]:
     """The file of every tensor in a folder."""
     # Its map is read rather than every file's header: a model of 100 files lies on a slow disk.
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        return {
-            name: folder / file for name, file in json.loads(index.read_text(encoding="utf-8"))["weight_map"].items()
-        }
+    if (weights := weight_map(folder)) is not None:
+        return {name: folder / file for name, file in weights.items()}
     places: dict[str, Path] = {}
     for file in sorted(folder.glob("*.safetensors")):
         with opened(file) as tensors:
             places |= dict.fromkeys(tensors.keys(), file)
     return places
+
+
+def weight_map(folder: Path) -> dict[str, str] | None:
+    """The file of every tensor, as the index of a folder says; None: it has none. Raises DamagedError in one line."""
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return None
+    tree = checked(json_tree(read_bytes(index, 64 * MB), index), dict[str, Any], index)
+    return checked(tree.get("weight_map"), dict[str, FolderName], f"{index}, weight_map")
+
+
+READ_S, READ_MB = 3.0, 20
+"""The time in which config and tokenizer of a folder are read, as far as they are no larger; else as much longer."""
+
+
+def read_first(folder: Path) -> None:
+    """Reads a folder's config, tokenizer and headers in another process (model_worker.py).
+
+    Raises DamagedError: that has no end, takes a gigabyte, or config.json has sizes that the files do not have.
+    """
+    about = [(file.name, file.stat()) for file in sorted(folder.iterdir()) if file.is_file()]
+    _read_first(folder, tuple((name, found.st_size, found.st_mtime_ns) for name, found in about))
+
+
+@cache
+def _read_first(folder: Path, about: tuple[tuple[str, int, int], ...]) -> None:
+    # By the files' sizes and times: model and tokenizer are read of one folder.
+    size = sum(size for name, size, _ in about if not name.endswith(".safetensors"))
+    limit = READ_S * max(1.0, size / (READ_MB * MB))
+    outcome = ask(Reading(str(folder)), limit)
+    fault = f"reading them has not ended after {limit:.3g} s" if outcome.timed_out else outcome.error
+    if fault is not None:
+        raise DamagedError(
+            f"policy.path={folder}: config, tokenizer and the headers of the weights cannot be read ({fault}); copy "
+            "its files again, or choose another folder"
+        )
+    if outcome.result is not None:
+        raise DamagedError(f"policy.path={folder}: {outcome.result}; put the config.json of these weights there")
 
 
 def check_headers(folder: Path, wanted: Mapping[str, Shape]) -> None:
@@ -102,14 +143,18 @@ _MARK = "zqz"
 """A text that no chat template contains."""
 
 
-def load_model(path: str | Path, *, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+def load_model(path: str | Path, *, dtype: torch.dtype = torch.float32, own: bool = False) -> PreTrainedModel:
     """A causal language model in evaluation mode, on the CPU.
+
+    own: this package has made the folder; any other is read in a process with limits before.
 
     Raises FileNotFoundError if there is no such model, OSError if its files are damaged or do not belong together; both
     with what to do.
     """
     place = _locate(path)
     local = Path(place)
+    if local.is_dir() and not own:
+        read_first(local)
     try:
         # Lightning builds under another one.
         with quiet_transformers(), torch.device("cpu"):
@@ -133,13 +178,17 @@ def load_model(path: str | Path, *, dtype: torch.dtype = torch.float32) -> PreTr
     return model.eval()
 
 
-def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
+def load_tokenizer(path: str | Path, *, own: bool = False) -> PreTrainedTokenizerBase:
     """The model's tokenizer. If it has no pad token, EOS is used: masks are made from lengths, never from pad ids.
+
+    own: as in load_model.
 
     Raises FileNotFoundError and OSError like load_model.
     """
     place = _locate(path)
     local = Path(place)
+    if local.is_dir() and not own:
+        read_first(local)
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, **NO_CODE)
     except Exception as error:  # as in load_model
@@ -152,6 +201,11 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
             f"policy.path={path}: the folder has no tokenizer: none of {', '.join(sorted(files))}; copy the tokenizer "
             "files of the model into it"
         )
+    if not isinstance(tokenizer.model_max_length, int | float):
+        raise OSError(
+            f"policy.path={path}: model_max_length in tokenizer_config.json is {short(tokenizer.model_max_length)}; it "
+            "must be a number of tokens"
+        )
     if tokenizer.pad_token is None:
         # For transformers' own checks; nothing here looks at it.
         tokenizer.pad_token = tokenizer.eos_token
@@ -163,14 +217,17 @@ def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple
     one that closes an assistant's turn in the chat template. If one were missed, finished responses would count as
     truncated. Raises ValueError if there is none."""
     found: set[int] = set()
-    for ids in (
-        getattr(model.generation_config, "eos_token_id", None),
-        model.config.eos_token_id,
-        tokenizer.eos_token_id,
-        end_of_turn(tokenizer),
-    ):
+    for place, ids in {
+        "generation_config.json": getattr(model.generation_config, "eos_token_id", None),
+        "config.json": model.config.eos_token_id,
+        "tokenizer_config.json": tokenizer.eos_token_id,
+        "the chat template": end_of_turn(tokenizer),
+    }.items():
         # A config has one id or a list of them.
-        found.update([ids] if isinstance(ids, int) else ids or [])
+        listed = ids if isinstance(ids, list | tuple) else [] if ids is None else [ids]
+        if not all(type(one) is int and one >= 0 for one in listed):
+            raise ValueError(f"eos_token_id of {place} is {short(ids)}; it must be a token's id or a list of such")
+        found.update(listed)
     if not found:
         raise ValueError("neither the model nor its tokenizer has an EOS token; responses could never end")
     return tuple(sorted(found))

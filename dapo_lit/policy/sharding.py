@@ -18,7 +18,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
-from dapo_lit.policy.load import NO_CODE, check_headers, damage, files_of_tensors, opened
+from dapo_lit.policy.load import NO_CODE, check_headers, damage, files_of_tensors, opened, read_first
 from dapo_lit.policy.lora import base_name, is_adapter, merged_matrix, scales
 from dapo_lit.policy.wrap import decoder_layers, gather_in_run
 
@@ -68,12 +68,17 @@ def _sum_gradients(model: nn.Module) -> None:
             module.set_force_sum_reduction_for_comms(True)
 
 
-def empty_model(folder: str | Path, dtype: torch.dtype) -> PreTrainedModel:
-    """The model of a local HF folder on the meta device; its buffers, such as rotary frequencies, are real."""
+def empty_model(folder: str | Path, dtype: torch.dtype, *, own: bool = False) -> PreTrainedModel:
+    """The model of a local HF folder on the meta device; its buffers, such as rotary frequencies, are real.
+
+    own: as in load_model.
+    """
     if not list(Path(folder).glob("*.safetensors")):
         raise FileNotFoundError(
             f"policy.path={folder}: trainer.strategy=fsdp needs safetensors, but the folder has none"
         )
+    if not own:
+        read_first(Path(folder))
     try:
         config = AutoConfig.from_pretrained(folder, **NO_CODE)
     except Exception as error:  # as in load_model

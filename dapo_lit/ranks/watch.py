@@ -18,6 +18,8 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+from ablations.texts import read_text
+
 TICK_S = 2.0
 SILENT_TICKS = 20
 """A rank whose heartbeat does not change for so many ticks of the watching rank is lost."""
@@ -129,5 +131,5 @@ def _machine() -> str:
     Machines of one image may have one host name, but never started at once with the same random number.
     """
     space, boot = Path("/proc/self/ns/pid"), Path("/proc/sys/kernel/random/boot_id")
-    started = boot.read_text(encoding="ascii").strip() if boot.is_file() else ""
+    started = read_text(boot).strip() if boot.is_file() else ""
     return f"{socket.gethostname()} {started} {space.readlink() if space.is_symlink() else ''}"

@@ -20,8 +20,9 @@ SCORE: dict[str, tuple[type, ...]] = {
 """The fields of a Score (score.py) with their types."""
 
 
-Awaited = int | Literal["verdict", "observation"]
-"""What a task asks for: so many scores, whether two answers are the same, or what an environment says."""
+Awaited = int | Literal["verdict", "observation", "fault"] | tuple[Literal["texts"], int]
+"""What a task asks for: so many scores, whether two answers are the same, what an environment says, what is wrong with
+a folder (none: nothing), or so many texts."""
 
 
 def read_reply(content: bytes, number: int, awaited: Awaited) -> tuple[str, int, Any, float]:
@@ -46,6 +47,12 @@ def read_reply(content: bytes, number: int, awaited: Awaited) -> tuple[str, int,
     elif awaited == "verdict":
         if not isinstance(result, bool):
             raise _refused("no verdict")
+    elif awaited == "fault":
+        if not isinstance(result, (str, NO_TEXT)):
+            raise _refused("no fault")
+    elif isinstance(awaited, tuple):
+        if not (isinstance(result, list) and [type(text) for text in result] == [str] * awaited[1]):
+            raise _refused(f"not {awaited[1]} texts")
     elif awaited == "observation":
         if not (result is None or (isinstance(result, str) and result)):
             raise _refused("no observation")

@@ -111,11 +111,13 @@ def asks_for_groups(path: str) -> bool:
     reward."""
     import ast
 
+    from ablations.texts import read_bytes  # here: YAML would be loaded in every worker
+
     file, name = module_file(path), path.rpartition(".")[2]
     if file is None or file.suffix != ".py":
         return False
     try:
-        tree = ast.parse(file.read_bytes())
+        tree = ast.parse(read_bytes(file))
     except (SyntaxError, ValueError):  # the worker that imports it says so
         return False
     defined = (node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))

@@ -17,7 +17,7 @@ from typing import Any
 from ablations.errors import UserError
 from dapo_lit.rewards.channel import framed, receive
 from dapo_lit.rewards.reply import Awaited
-from dapo_lit.rewards.work import Comparison, Outcome, Rewarding, Setup, Stepping, Task, Work
+from dapo_lit.rewards.work import Comparison, Outcome, Reading, Rendering, Rewarding, Setup, Stepping, Task, Work
 
 SILENT_S = 30.0
 """A supervisor that is not heard for so long, though it reports every second, is stopped or stuck: it is replaced."""
@@ -102,8 +102,8 @@ class Supervisor:
         self._process = subprocess.Popen(
             [sys.executable, "-c", _COMMAND.format(path=path, fd=other.fileno(), owner=self._owner, count=self._count)],
             pass_fds=[other.fileno()],
-            # One thread: a pool of threads per worker would take the processors from the trainer.
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            # One thread: a pool of threads per worker would take the processors from the trainer, and address space.
+            env={**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
         )
         other.close()
@@ -161,6 +161,10 @@ def _awaited(work: Work) -> Awaited:
     match work:
         case Rewarding():
             return len(work.texts)
+        case Rendering():
+            return "texts", len(work.chats)
+        case Reading():
+            return "fault"
         case Stepping():
             return "observation"
         case Comparison():

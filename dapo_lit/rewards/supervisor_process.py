@@ -61,6 +61,10 @@ def main(control_fd: int, owner: int, count: int) -> None:
         from math_answers.symbolic import refuse_evaluation
 
         refuse_evaluation()
+    if setup.models:
+        sys.modules["torch"] = None  # type: ignore[assignment]
+        os.environ["TRANSFORMERS_VERBOSITY"] = "critical"  # it would say that torch is not there
+        import dapo_lit.rewards.model_files  # noqa: F401
     # Before the forks: frozen objects are not touched by a collection, so their pages stay shared with the workers.
     gc.collect()
     gc.freeze()

@@ -1,5 +1,6 @@
 """What is sent to a worker process, and what comes back: plain values, without what does the work."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,8 @@ class Setup:
     """Paths of the reward functions to import."""
     environment: str | None = None
     """Path of the environment to import; None: there is none."""
+    models: bool = False
+    """Reads the files of models: import transformers."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,28 @@ class Stepping:
     responses: tuple[str, ...]
 
 
-Work = Comparison | Rewarding | Stepping
+@dataclass(frozen=True)
+class Reading:
+    """Reads the files of a model, as far as they are no weights."""
+
+    folder: str
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """Renders chats by a template of a model's."""
+
+    template: str
+    chats: tuple[tuple[Mapping[str, Any], ...], ...]
+    settings: Mapping[str, Any]
+    """Names that the template may use, with their values."""
+    day: str
+    """What it is told when it asks for the time by the function `clock`."""
+    clock: str
+    add_generation_prompt: bool
+
+
+Work = Comparison | Rewarding | Stepping | Reading | Rendering
 
 
 @dataclass

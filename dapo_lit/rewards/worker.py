@@ -27,12 +27,14 @@ from dapo_lit.rewards.functions import (
 )
 from dapo_lit.rewards.signatures import load_function
 from dapo_lit.rewards.stepping import Step, load_environment, observed
-from dapo_lit.rewards.work import Comparison, Setup, Stepping, Work
+from dapo_lit.rewards.work import Comparison, Reading, Rendering, Setup, Stepping, Work
 
 OUT_OF_MEMORY = 77
 """Exit code of a worker that reached its limit: a fresh one takes over."""
 MEMORY_MB = 2048
 """Address space of a worker, unless a function asks for more."""
+MODELS_MB = 1024
+"""Address space of a worker that reads models' files, of which its imports take 150."""
 MAX_TRACEBACK = 8000
 """Characters of a traceback, the last ones."""
 
@@ -55,6 +57,9 @@ def run(connection: socket.socket, setup: Setup) -> None:
         connection.sendall(framed(described(error).encode(errors="replace")))
         return
     limit = max([MEMORY_MB, *map(needed_memory_mb, functions.values())]) * 2**20
+    if setup.models:
+        # A thread's arena takes as much address space as a large tokenizer.
+        limit = MODELS_MB * 2**20
     # Already above it, or the platform has no such limit.
     with contextlib.suppress(ValueError):
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -85,6 +90,11 @@ def _perform(work: Work, functions: Mapping[str, RewardFunction], step: Step | N
         from math_answers.full import compared
 
         return compared(work.prediction, work.answer)
+    if isinstance(work, Rendering | Reading):
+        # As above.
+        from dapo_lit.rewards.model_files import read_once, rendered
+
+        return rendered(work) if isinstance(work, Rendering) else read_once(work)
     scores = call_function(functions[work.function], work.problems, work.texts, work.wrong_value)
     return [asdict(score) for score in scores]
 

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ablations.files.atomic import make_folder, write_text
+from ablations.texts import read_bytes, read_text
 from dapo_lit.config.sections import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +30,7 @@ def code_state() -> dict[str, str | None]:
     # `ablations` too: it says what an arm's settings are, and how a run is written.
     for file in sorted(file for package in ("dapo_lit", "ablations") for file in (ROOT / package).rglob("*.py")):
         if not file.is_relative_to(pages):
-            digest.update(str(file.relative_to(ROOT)).encode() + file.read_bytes())
+            digest.update(str(file.relative_to(ROOT)).encode() + read_bytes(file))
     diff = git("diff", "HEAD")
     return {
         "git_commit": git("rev-parse", "HEAD"),
@@ -43,7 +44,7 @@ def scoring_hash() -> str:
     """A hash of what decides whether a response is right under a rule: source files and the version of sympy."""
     digest = hashlib.sha256(version("sympy").encode())
     for file in (*sorted((ROOT / "math_answers").glob("*.py")), *sorted((ROOT / "dapo_lit" / "rewards").glob("*.py"))):
-        digest.update(str(file.relative_to(ROOT)).encode() + file.read_bytes())
+        digest.update(str(file.relative_to(ROOT)).encode() + read_bytes(file))
     return digest.hexdigest()[:16]
 
 
@@ -59,14 +60,10 @@ def commit_file(source: Path, place: Path, subject: str) -> None:
     Raises ConfigError: there is no checkout, or git refuses; with git's own words.
     """
     target = ROOT / place
-    if (
-        target.is_file()
-        and target.read_bytes() == source.read_bytes()
-        and git("status", "--porcelain", str(place)) == ""
-    ):
+    if target.is_file() and read_bytes(target) == read_bytes(source) and git("status", "--porcelain", str(place)) == "":
         return
     make_folder(target.parent)
-    write_text(target, source.read_text(encoding="utf-8"))
+    write_text(target, read_text(source))
     for arguments in (["add", "--force", str(place)], ["commit", "--quiet", "-m", subject, "--", str(place)]):
         done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, timeout=60, check=False)
         if done.returncode:

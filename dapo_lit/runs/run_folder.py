@@ -24,6 +24,7 @@ from ablations.files.manifest import MANIFEST, RESTORE, sum_of
 from ablations.files.metrics_file import append_row, end_torn_row
 from ablations.files.record import config_text, read_record, write_record
 from ablations.files.run_manifest import update_manifest
+from ablations.texts import MB, read_text
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.config.identity import config_hash
 from dapo_lit.log import log
@@ -251,7 +252,7 @@ def processor() -> str:
     """
     info, words = Path("/proc/cpuinfo"), dict[str, str]()
     if info.is_file():  # Linux; all processors of a machine are alike, so the last one stands for them
-        pairs = (line.split(":", 1) for line in info.read_text(encoding="utf-8").splitlines() if ":" in line)
+        pairs = (line.split(":", 1) for line in read_text(info, 16 * MB).splitlines() if ":" in line)
         words = {key.strip(): value.strip() for key, value in pairs}
     numbers = [f"{key} {words[name]}" for key, name in CPUINFO.items() if name in words]
     return ", ".join([words.get("model name", platform.processor()), *numbers, torch.backends.cpu.get_cpu_capability()])

@@ -24,6 +24,7 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import ReadItem
 
 from ablations.errors import DamagedError, UserError
+from ablations.texts import MB, read_bytes
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import Observations, PartialSample, Sample, SampleKey
 from dapo_lit.rewards.score import Score
@@ -134,7 +135,7 @@ class SafeReader(FileSystemReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         path = Path(self._get_metadata_path(kwargs.get("rank")))
         try:
-            found = _ListUnpickler(io.BytesIO(path.read_bytes())).load()
+            found = _ListUnpickler(io.BytesIO(read_bytes(path, 1000 * MB))).load()
         except pickle.UnpicklingError as error:
             raise DamagedError(_refusal(path, str(error))) from None
         assert isinstance(found, Metadata)

@@ -12,7 +12,7 @@ the command would be refused for other reasons than what is to be set by hand.
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +73,8 @@ def lines(system: str, found: Conversion, arguments: Sequence[str], fault: str) 
     if found.unknown:
         yield f"\nNot in the table of {system}'s keys, and left out:"
         # A whole config of verl's has hundreds.
-        for section in dict.fromkeys(key.split(".")[0] for key in found.unknown):
-            yield f"  {', '.join(key for key in found.unknown if key.split('.')[0] == section)}"
+        for keys in _grouped((key.split(".")[0], key) for key in found.unknown):
+            yield f"  {', '.join(keys)}"
     if fault:
         yield f"\nThis command would be refused as it is: {fault}"
 
@@ -105,9 +105,16 @@ def _list(title: str, entries: Mapping[str, str]) -> Iterator[str]:
         return
     yield f"\n{title}"
     # The same said of several keys is said once.
-    for words in dict.fromkeys(entries.values()):
-        names = ", ".join(key for key, text in entries.items() if text == words)
-        yield f"  {names}: {words}"
+    for keys in _grouped((words, key) for key, words in entries.items()):
+        yield f"  {', '.join(keys)}: {entries[keys[0]]}"
+
+
+def _grouped(pairs: Iterable[tuple[str, str]]) -> Iterable[list[str]]:
+    """The second of each pair, with those that have the same first, in the order in which they come."""
+    found: dict[str, list[str]] = {}
+    for first, second in pairs:
+        found.setdefault(first, []).append(second)
+    return found.values()
 
 
 @on_screen()

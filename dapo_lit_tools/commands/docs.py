@@ -13,6 +13,7 @@ import dapo_lit
 from ablations.arguments import CommandParser
 from ablations.errors import suggestion
 from ablations.screen import on_screen
+from ablations.texts import read_text
 
 
 def pages_folder() -> Path:
@@ -38,7 +39,7 @@ def found(words: str) -> str | None:
 
 def as_text(page: Path) -> str:
     """A page as it is read: without the marks of what is made (docs/site/made.py)."""
-    return re.sub(r"<!--.*?-->\n?", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return re.sub(r"<!--.*?-->\n?", "", read_text(page), flags=re.DOTALL)
 
 
 @on_screen()
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.page is None:
         width = max(map(len, known))
         for name, page in known.items():
-            title = page.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+            title = read_text(page).partition("\n")[0].lstrip("# ")
             print(f"  {name:<{width}}  {title}")
         print(f"pages   {pages_folder()}")
         for page in sorted(pages_folder().glob("play/*.html")):

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ablations.border import short
 from dapo_lit.config.parsing import NONE, STARTS, other_trainers
 from dapo_lit_tools.conversion.converted import (
     Conversion,
@@ -76,6 +77,8 @@ def word_of(key: str, table: Mapping[str, Any]) -> str | None:
     'multi_turn'
     """
     parts = key.split(".")
+    if len(parts) > MOST_PARTS:
+        return None
     for end in range(len(parts), 0, -1):
         for start in range(end):
             word = ".".join(parts[start:end])
@@ -87,6 +90,10 @@ def word_of(key: str, table: Mapping[str, Any]) -> str | None:
     return None
 
 
+LONGEST_SHOWN = 300
+"""Characters of an expression that are shown."""
+MOST_PARTS = 20
+"""Of a dotted key; those of verl have up to seven."""
 OF_ITS_OWN = {"critic": ("critic",), "reward_model": ("reward", "overlong", "sandbox", "max_resp_len")}
 """Sections of verl's that repeat the words of its actor, and what their own ones contain."""
 
@@ -116,12 +123,15 @@ def _carry(
         return
     computed = isinstance(value, Code) and ANY not in _values(entry)
     settings = None if computed else _settings(entry, value, found.settings.get(key))
-    why = entry.get("by_hand", f"the script has {value.text}" if isinstance(value, Code) else f"nothing is {value}")
+    why = entry.get(
+        "by_hand",
+        f"the script has {value.text[:LONGEST_SHOWN]}" if isinstance(value, Code) else f"nothing is {short(value)}",
+    )
     # A pair is whole only once both of its words were read.
     whole = {} if settings is None or "part" in entry else settings
     misfit = next((name for name, setting in whole.items() if not fits(name, setting)), None)
     if settings is None or misfit:
-        reason = f"{misfit}: cannot be {value}" if misfit else f"{key}: {why}"
+        reason = f"{misfit}: cannot be {short(value)}" if misfit else f"{key}: {why}"
         _put(found.by_hand, origin or [f"{word}={value}, the default"], reason)
         return
     found.settings |= settings

@@ -6,10 +6,12 @@ Arguments of its calls that are plain values, names of such, or mappings of them
 import ast
 import json
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ablations.errors import one_line
+from ablations.texts import DEEPEST, size_fault
 from dapo_lit.config import ConfigError
 from dapo_lit_tools.conversion.conversion import Code
 
@@ -22,6 +24,7 @@ def python_settings(text: str, place: Path) -> Settings:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ConfigError(f"{place}: no Python ({one_line(str(error).splitlines())})") from None
+    _check_tree(tree, place)
     names = _names(tree)
     found: Settings = {}
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
@@ -31,7 +34,7 @@ def python_settings(text: str, place: Path) -> Settings:
                 found |= _arguments(call, PLACES[name], names)
             case name if name == PENALTY:
                 # Those that are not said are not known: nothing here is the same by default.
-                found |= dict.fromkeys(PLACES[name], Code(ast.unparse(call))) | _arguments(call, PLACES[name], names)
+                found |= dict.fromkeys(PLACES[name], Code(_shown(call))) | _arguments(call, PLACES[name], names)
                 found[PENALTY] = True
             case "LoraConfig":
                 taken = {"r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout",
@@ -39,6 +42,9 @@ def python_settings(text: str, place: Path) -> Settings:
                 for key, value in (LORA | _arguments(call, (), names)).items():
                     found[taken.get(key, key if key.startswith("*") else f"LoraConfig.{key}")] = value
                 found["use_peft"] = True
+    # Values by their names may hold each other many times over.
+    if fault := size_fault(found, MOST_NODES):
+        raise ConfigError(f"{place}: cannot be read ({fault})")
     # The trainer's is the call that is read on its own.
     found.pop("args", None)
     if "use_peft" in found:
@@ -48,6 +54,26 @@ def python_settings(text: str, place: Path) -> Settings:
             f"{place}: no GRPOConfig(...) or GRPOTrainer(...) in it; for a script with arguments give its command line"
         )
     return found
+
+
+MOST_NODES = 30_000
+"""Parts of a script; TRL's own have 3,000."""
+
+
+def _check_tree(tree: ast.AST, place: Path) -> None:
+    """Raises ConfigError for a script that is larger, deeper or has larger numbers than any of TRL's."""
+    level, nodes = [tree], 0
+    for _ in range(DEEPEST):
+        level = [inner for node in level for inner in ast.iter_child_nodes(node)]
+        for node in level:
+            if isinstance(node, ast.Constant) and isinstance(node.value, int) and node.value.bit_length() > 64:
+                raise ConfigError(f"{place}, line {node.lineno}: has a whole number beyond 64 bits")
+        nodes += len(level)
+        if not level:
+            return
+        if nodes > MOST_NODES:
+            raise ConfigError(f"{place}: has more than {MOST_NODES:,} parts, which no script of TRL's has")
+    raise ConfigError(f"{place}: is nested too deep")
 
 
 def _arguments(call: ast.Call, places: Sequence[str], names: Mapping[str, Any]) -> Settings:
@@ -67,7 +93,7 @@ def _arguments(call: ast.Call, places: Sequence[str], names: Mapping[str, Any]) 
 
 
 def _unread(node: ast.expr, stars: str) -> Settings:
-    return {f"{stars}{ast.unparse(node).lstrip('*')}": Code(ast.unparse(node))}
+    return {f"{stars}{_shown(node).lstrip('*')}": Code(_shown(node))}
 
 
 def _inner(node: ast.expr, names: Mapping[str, Any]) -> Settings:
@@ -109,7 +135,7 @@ def _names(tree: ast.Module) -> dict[str, Any]:
             if mapping is None:
                 names[name] = _value(node.value, names)
             else:
-                names[name] = Code(ast.unparse(node.value)) if name in changed else mapping
+                names[name] = Code(_shown(node.value)) if name in changed else mapping
     return names
 
 
@@ -152,10 +178,20 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
         inner = [_value(element, names) for element in node.elts]
         # The length penalty is in the script as a call of its own.
         inner = [one for one in inner if not (isinstance(one, Code) and one.text.startswith(PENALTY))]
-        return Code(ast.unparse(node)) if any(isinstance(one, Code) for one in inner) else inner
+        return Code(_shown(node)) if any(isinstance(one, Code) for one in inner) else inner
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id not in names:
-        return ast.unparse(node)
-    return Code(ast.unparse(node))
+        return _shown(node)
+    return Code(_shown(node))
+
+
+MOST_SHOWN = 100
+
+
+def _shown(node: ast.expr) -> str:
+    """An expression as text; one of more than MOST_SHOWN parts by its line, as it may be in as many others."""
+    if sum(1 for _ in islice(ast.walk(node), MOST_SHOWN + 1)) > MOST_SHOWN:
+        return f"the expression in line {node.lineno}"
+    return ast.unparse(node)
 
 
 def _path(dotted: str) -> str:

@@ -12,9 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from ablations.errors import one_line
+from ablations.texts import read_text, yaml_tree
 from ablations.trainer import flatten
 from dapo_lit.config import ConfigError
 from dapo_lit_tools.conversion.conversion import Code, System
@@ -38,9 +36,9 @@ def read_script(file: Path) -> tuple[System, Settings]:
     Raises ConfigError: it cannot be read, or is of neither trainer.
     """
     try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: cannot be read ({one_line(str(error).splitlines())})") from None
+        text = read_text(file, MOST_BYTES, ConfigError)
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read ({error.strerror or error})") from None
     if file.suffix == ".py":
         return "trl", python_settings(text, file)
     if file.suffix in (".yaml", ".yml"):
@@ -63,10 +61,7 @@ def command_settings(text: str, place: str) -> tuple[System, Settings]:
 
 def yaml_settings(text: str, place: Path) -> tuple[System, Settings]:
     """The settings of a YAML file: verl's sections, or the arguments of a TRL script (--config)."""
-    try:
-        tree = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(f"{place}: no YAML ({one_line(str(error).splitlines())})") from None
+    tree = yaml_tree(text, place, ConfigError)
     if not isinstance(tree, dict) or not tree:
         raise ConfigError(f"{place}: no mapping of keys to values")
     # Names of keys may be numbers in YAML.
@@ -91,8 +86,15 @@ def _reference(flat: Settings, value: Any) -> Any:
 
 ASSIGNMENT = re.compile(r"\s*(?:export\s+)?(\w+)=(.*)", re.DOTALL)
 VARIABLE = re.compile(r"\$\{(\w+)(?::?-((?:[^${}]|\$(?!\{))*))?\}|\$(\w+)")
-MOST = 1_000_000
-"""Characters of a script; a longer file is none."""
+MOST_BYTES = 250_000
+"""Of a script; the longest of verl's examples has 10,000."""
+LONGEST_LINE = 50_000
+"""Characters of a line with what its variables stand for."""
+MOST_FILLED = 1_000_000
+"""Characters that the variables of a script stand for, in all its lines."""
+LONGEST_ARITHMETIC = 200
+LONGEST_NUMBER = 40
+"""Characters of a number; a longer one is a text."""
 
 
 def shell_tokens(text: str, place: str) -> Iterator[str]:
@@ -101,11 +103,16 @@ def shell_tokens(text: str, place: str) -> Iterator[str]:
     Of assignments, defaults (`${X:-8}`) and `$(( ))` with integers the values are filled in; `$HOME` and the like, of
     which the script does not say the value, stay as they are.
     """
-    if len(text) > MOST:
-        raise ConfigError(f"{place}: {len(text):,} characters, which is no script")
     variables: dict[str, str] = {}
+    left = MOST_FILLED
     for line in re.sub(r"\\\r?\n", " ", text).splitlines():
-        filled = _filled_in(line, variables)
+        filled, used = _filled_in(line, variables)
+        left -= used
+        if len(filled) > LONGEST_LINE or left < 0:
+            raise ConfigError(
+                f"{place}: a line has more than {LONGEST_LINE:,} characters, or its variables stand for more than "
+                f"{MOST_FILLED:,}, which is no script"
+            )
         try:
             words = shlex.split(filled, comments=True)
         except ValueError:
@@ -117,27 +124,36 @@ def shell_tokens(text: str, place: str) -> Iterator[str]:
         yield from words
 
 
-def _filled_in(line: str, variables: Mapping[str, str]) -> str:
+def _filled_in(line: str, variables: Mapping[str, str]) -> tuple[str, int]:
+    """A line with what its variables and `$(( ))` stand for, up to a length above LONGEST_LINE; and the characters that
+    were filled in."""
+    filled = 0
+
     def value(match: re.Match[str]) -> str:
+        nonlocal filled
         name, fallback = match[1] or match[3], match[2]
         # Without braces where nothing is known of it, or it would keep a default around it from being read.
-        return variables.get(name, f"${name}" if fallback is None else fallback.strip("\"'"))
+        text = variables.get(name, f"${name}" if fallback is None else fallback.strip("\"'"))
+        filled += len(text)
+        return text if filled <= MOST_FILLED else ""
 
     # From the inside out: a default may hold another variable. Twelve are more than scripts nest.
     for _ in range(12):
+        if len(line) > LONGEST_LINE:
+            return line, filled
         before, line = line, VARIABLE.sub(value, line)
         if line == before:
             break
     while (start := line.find("$((")) >= 0 and (end := _closing(line, start + 1)) > 0:
         number = arithmetic(line[start + 3 : end - 1], variables)
         line = f"{line[:start]}{'$[' + line[start + 3 : end - 1] + ']' if number is None else number}{line[end + 1 :]}"
-    return line
+    return line, filled
 
 
 def _closing(line: str, start: int) -> int:
-    """The place of the bracket that closes the one at `start`; -1 if none does."""
+    """The place of the bracket that closes the one at `start`; -1 if none does within LONGEST_ARITHMETIC."""
     depth = 0
-    for place in range(start, len(line)):
+    for place in range(start, min(len(line), start + LONGEST_ARITHMETIC)):
         depth += {"(": 1, ")": -1}.get(line[place], 0)
         if depth == 0:
             return place
@@ -151,7 +167,7 @@ OPERATORS = {
 
 
 def arithmetic(text: str, variables: Mapping[str, str]) -> int | None:
-    """What `$((text))` is in a shell: integers, + - * / % and variables; None for anything else.
+    """What `$((text))` is in a shell: integers of 64 bits, + - * / % and variables; None for anything else.
 
     >>> arithmetic("(prompt + 1024) * 2", {"prompt": "2048"}), arithmetic("9 ** 9", {})
     (6144, None)
@@ -160,14 +176,18 @@ def arithmetic(text: str, variables: Mapping[str, str]) -> int | None:
     def of(node: ast.AST) -> int:
         match node:
             case ast.BinOp() if type(node.op) in OPERATORS:
-                return int(OPERATORS[type(node.op)](of(node.left), of(node.right)))
+                number = int(OPERATORS[type(node.op)](of(node.left), of(node.right)))
             case ast.UnaryOp(op=ast.USub()):
-                return -of(node.operand)
-            case ast.Constant(value=int(number)) if abs(number) < 2**63:
-                return number
+                number = -of(node.operand)
+            case ast.Constant(value=int(number)):
+                pass
             case ast.Name(id=name):
-                return int(variables[name])
-        raise ValueError
+                number = int(variables[name])
+            case _:
+                raise ValueError
+        if abs(number) >= 2**63:  # a shell's would wrap around
+            raise ValueError
+        return number
 
     try:
         return of(ast.parse(text.strip().replace("$", ""), mode="eval").body)
@@ -220,7 +240,8 @@ def _scalar(value: Any) -> Any:
         return None
     for kind in (int, float):
         try:
-            return kind(text)
+            if len(text) <= LONGEST_NUMBER:
+                return kind(text)
         except ValueError:
             continue
     if text.startswith(("[", "{", "(")):

@@ -21,6 +21,7 @@ from torch import Tensor
 from ablations.errors import UserError
 from ablations.screen import with_status
 from ablations.techniques import REGISTER
+from ablations.texts import read_text
 from ablations.web_page import allowed, inert, packed
 from dapo_lit.build.components import RunComponents
 from dapo_lit.config import Config, ConfigError
@@ -339,6 +340,6 @@ def _packed(numbers: np.ndarray) -> str:
 
 def filled(step: Mapping[str, Any]) -> str:
     """The page of a step, given the JSON that it holds."""
-    page = TEMPLATE.read_text(encoding="utf-8")
+    page = read_text(TEMPLATE)
     hashes = allowed(re.findall(r"<script>(.*?)</script>", page, re.S))
     return page.replace("{{ scripts }}", hashes).replace("{{ step }}", inert(step))

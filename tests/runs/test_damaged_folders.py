@@ -89,7 +89,7 @@ DAMAGED: dict[str, tuple[Callable[[Path], object], str]] = {
     "a record nested deep": (lambda run: (run / RECORD).write_text("[" * 100_000), f"{RECORD} .*nested too deep"),
     "a budget of text": (in_config(budget={"steps": "40"}), f"{CONFIG}: budget.steps is '40'"),
     "a section null": (in_config(algorithm=None), f"{CONFIG}: algorithm is None"),
-    "an alias for many": (lambda run: (run / CONFIG).write_text(BOMB), f"{CONFIG}: .*more than 100,000 values"),
+    "an alias for many": (lambda run: (run / CONFIG).write_text(BOMB), f"{CONFIG} .*more than 100,000 values"),
     "a metric of text": (in_last_row(**{"optim/lr": "x"}), f"{METRICS}, line 7: optim/lr is 'x'; it must be a number"),
     "a metric that is a list": (in_last_row(**{"optim/lr": [1.0]}), "line 7: optim/lr is a list of 1"),
     "metrics that are not finite": (in_last_row(not_finite=5), "line 7, not_finite: it is 5; it must be a list"),

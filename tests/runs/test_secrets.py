@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from dapo_lit.cli.config_tree import composed_tree
 from dapo_lit.cli.overrides import check_overrides
 from dapo_lit.config import ConfigError
 from dapo_lit.lit.module import DAPOModule
@@ -46,3 +47,21 @@ def test_a_secret_in_a_command_is_refused_with_the_variable_to_use_instead(overr
         check_overrides([override])
     check_overrides([override.replace("abc", "'${oc.env:OWN}'")])
     check_overrides([override.replace("abc", "3")])
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("logger:\n  wandb:\n    project: p\n    api_key: {}\n", "logger.wandb.api_key"),
+        ("callbacks:\n  mine:\n    _target_: a.Alert\n    auth:\n      token: {}\n", "callbacks.mine.auth.token"),
+    ],
+)
+def test_a_secret_in_a_file_of_settings_is_refused_with_the_variable_to_use_instead(tmp_path, text, key):
+    (tmp_path / "mine").mkdir()
+    file = tmp_path / "mine" / "own.yaml"
+    chosen = [f"hydra.searchpath=[file://{tmp_path}]", "+mine=own"]
+    file.write_text("# @package _global_\n" + text.format(SECRET))
+    with pytest.raises(ConfigError, match=rf"^{key}: a secret in a file .*\$\{{oc\.env:VARIABLE\}}"):
+        composed_tree(chosen)
+    file.write_text("# @package _global_\n" + text.format("${oc.env:OWN}"))
+    composed_tree(chosen)
