@@ -292,14 +292,15 @@ def finishes_like(result: Result, place: Place, whole: Path) -> None:
     result.ask(done and is_same(place.folder / RUN, whole), f"{place.folder.name}: other numbers than undisturbed")
 
 
-def limited(bytes_of_a_file: int) -> Callable[[], None]:
-    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_of_a_file, bytes_of_a_file))
+def with_room(kilobytes: int) -> tuple[str, ...]:
+    """Runs a command for which no file grows beyond this, as on a disk that fills up; its output has room."""
+    return ("bash", "-c", f'set -o pipefail; (ulimit -f {kilobytes}; exec "$@") 2>&1 | cat', "bash")
 
 
 def disk(place: Place, share: float, draw: random.Random) -> Result:
     result, whole = Result(), reference(place)
     size = complete(whole / "checkpoints")[-1].stat().st_size
-    code = place.run(*TRAINED, f"budget.steps={STEPS}", preexec_fn=limited(size // 2))
+    code = place.run(*TRAINED, f"budget.steps={STEPS}", under=with_room(size // 2000))
     result.ask(code == 2, f"no room for a checkpoint: exit code {code}, {place.said[-300:]}")
     result.ask("Traceback" not in place.said, f"no room for a checkpoint: {place.said[-500:]}")
     result.figures["said"] = place.said.strip().splitlines()[-1][:200]
@@ -312,12 +313,14 @@ def disk(place: Place, share: float, draw: random.Random) -> Result:
         place.run(*arguments, module=module)
         folder = place.folder / out
         before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-        for room in (200, 20_000):
-            place.run(*arguments, module=module, preexec_fn=limited(room))
+        for room in (1, 10, 20):
+            code = place.run(*arguments, module=module, under=with_room(room))
+            result.ask(code in (0, 2), f"{module}, {room} kB: exit code {code}, {place.said[-300:]}")
             for file, content in before.items():
-                result.ask(
-                    file.is_file() and file.read_bytes() == content, f"{module}, {room} bytes: {file.name} is lost"
-                )
+                same = file.is_file() and file.read_bytes() == content
+                result.ask(same, f"{module}, {room} kB: {file.name} is lost")
+            left = [file.name for file in folder.rglob("*.part")]
+            result.ask(not left, f"{module}, {room} kB: drafts are left: {left}")
         result.figures[f"files of {module}"] = len(before)
     result.ask("Traceback" not in place.said, f"a full disk gives a traceback: {place.said[-800:]}")
     return result
