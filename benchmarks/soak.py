@@ -37,6 +37,7 @@ from typing import Any
 
 import torch
 
+from ablations.ending import STARTER
 from ablations.files.atomic import write_text
 from ablations.files.layout import DONE
 from ablations.files.metrics_file import metrics_line, read_metrics, read_row
@@ -128,6 +129,8 @@ class Place:
         """under: a command that runs the command, as `env` or `unshare` do."""
         environment = os.environ | {"PYTHONPATH": f"{ROOT}:{self.folder}", "SOAK_PIDS": str(self.folder / "pids")}
         environment |= {"OMP_NUM_THREADS": "1"} | settings.pop("env", {})
+        if not under:
+            environment[STARTER] = str(os.getpid())  # a soak that is ended leaves nothing
         with (self.folder / "log.txt").open("ab") as log:
             command = [*under, sys.executable, "-m", f"dapo_lit.{module}", *arguments]
             return subprocess.Popen(command, cwd=self.folder, env=environment, stdout=log, stderr=log, **settings)
@@ -145,7 +148,7 @@ class Place:
 
 def rows(run: Path) -> dict[int, dict[str, Any]]:
     """The last row of each step, without what the clock or the machine decides."""
-    read = (read_row(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    read = (read_row(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").split("\n"))
     return {row["step"]: {k: v for k, v in row.items() if not k.startswith(TIMED)} for row in read if row}
 
 
@@ -214,12 +217,11 @@ def victims(place: Place, command: int) -> dict[str, list[int]]:
 
 
 def study(place: Place, share: float, draw: random.Random) -> Result:
-    result, cells = Result(), max(4, round(200 * share))
-    kills = max(5, round(60 * share))
-    seeds = ",".join(map(str, range(cells // 2)))
+    result, seeds = Result(), range(max(2, round(100 * share)))  # of two arms
+    kills = max(10, round(60 * share))
     arguments = (
-        "-m", *TRAINED, f"budget.steps={STEPS}", "+study=placebo", f"study.seeds=[{seeds}]", "study.underpowered=true",
-        "study.pilot=true", "study.workers=2",
+        "-m", *TRAINED, f"budget.steps={STEPS}", "+study=placebo", f"study.seeds=[{','.join(map(str, seeds))}]",
+        "study.underpowered=true", "study.pilot=true", "study.workers=2",
     )  # fmt: skip
     undisturbed = Place(place.folder / "undisturbed")
     started = time.monotonic()
@@ -268,7 +270,8 @@ def study(place: Place, share: float, draw: random.Random) -> Result:
     left = [*place.folder.glob("runs/**/*.part")]
     result.ask(not left, f"drafts are left: {left}")
     result.figures = {
-        "cells": cells, "kills": killed, "kills_after_its_end": len(order), "starts": starts, "undisturbed_s": whole_s,
+        "cells": len(ends), "kills": killed, "kills_after_its_end": len(order), "starts": starts,
+        "undisturbed_s": whole_s,
     }  # fmt: skip
     return result
 
