@@ -7,7 +7,6 @@ was kept. A process that was started here gets SIGTERM when its starter is kille
 A training replaces the handlers while it has steps to save (dapo_lit/runs/preemption.py).
 """
 
-import ctypes
 import os
 import signal
 import sys
@@ -101,6 +100,8 @@ def end_with(starter: int, number: int = signal.SIGTERM) -> None:
     """
     if sys.platform != "linux":
         return
+    import ctypes  # what is started by another needs it, and no other command
+
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != starter:  # it ended before the kernel was asked
         os.kill(os.getpid(), number)

@@ -7,7 +7,7 @@ there twice. Reading repairs nothing in silence: what is odd is one of the fault
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -112,13 +112,26 @@ def read_metrics(run: Path) -> Metrics:
 
 def last_step(run: Path) -> int | None:
     """The step of the last row of metrics.jsonl, whose other rows are not read; None where there is no row yet."""
+    return next((row["step"] for row in rows_from_the_end(run)), None)
+
+
+def rows_from_the_end(run: Path) -> Iterator[dict[str, Any]]:
+    """The rows of metrics.jsonl from the last to the first, read as far as they are asked for; torn ones are left out,
+    and nothing is checked."""
     try:
         with (run / METRICS).open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - LONGEST_ROW))
-            lines = file.read().decode(errors="replace").splitlines()
+            end, rest = file.seek(0, os.SEEK_END), b""
+            while end > 0:
+                start = max(0, end - LONGEST_ROW)
+                file.seek(start)
+                lines = (file.read(end - start) + rest).split(b"\n")
+                # The first line of a block starts in the one before.
+                rest, end = lines[0], start
+                for line in reversed(lines[1:] if start else lines):
+                    if row := read_row(line.decode(errors="replace")):
+                        yield row
     except OSError:
-        return None
-    return next((row["step"] for line in reversed(lines) if (row := read_row(line))), None)
+        return
 
 
 def read_row(line: str) -> dict[str, Any] | None:
