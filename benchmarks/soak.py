@@ -39,7 +39,7 @@ import torch
 
 from ablations.ending import STARTER
 from ablations.files.atomic import write_text
-from ablations.files.layout import DONE
+from ablations.files.layout import DONE, HEARTBEAT, METRICS
 from ablations.files.metrics_file import metrics_line, read_metrics, read_row
 from ablations.report.run_page import RunPage
 from dapo_lit.runs.checkpoint_files import complete
@@ -76,6 +76,8 @@ are long: a machine that is busy would end episodes otherwise."""
 STEPS = 8
 RUN = Path("runs/four_sums/dapo/seed_0")
 STUDY = Path("runs/placebo_four_sums")
+PASSING = (METRICS, "run.html", HEARTBEAT)
+"""Files of a cell that is done: its rows, which are looked at by themselves, its page, and its claim, which goes."""
 TIMED = ("wall_s", "time/", "perf/", "memory/", "crc32")
 CLOCK = """
 #define _GNU_SOURCE
@@ -170,9 +172,7 @@ def kept(place: Place) -> dict[Path, str]:
         content = (run / "metrics.jsonl").read_bytes()
         found[run / "metrics.jsonl"] = content[: content.rfind(b"\n") + 1].decode()
         if (run / DONE).is_file():
-            others = [
-                file for file in run.rglob("*") if file.is_file() and file.name not in ("metrics.jsonl", "run.html")
-            ]
+            others = [file for file in run.rglob("*") if file.is_file() and file.name not in PASSING]
             found |= {file: hashlib.blake2b(file.read_bytes()).hexdigest() for file in others}
     return found
 
