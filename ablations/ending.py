@@ -7,7 +7,6 @@ was kept. A process that was started here gets SIGTERM when its starter is kille
 A training replaces the handlers while it has steps to save (dapo_lit/runs/preemption.py).
 """
 
-import ctypes
 import os
 import signal
 import sys
@@ -99,6 +98,8 @@ def end_with(starter: int, number: int = signal.SIGTERM) -> None:
 
     On Linux only. The thread that started it counts: it has to wait for this process.
     """
+    import ctypes  # what is started by another needs it, and no other command
+
     if (prctl := getattr(ctypes.CDLL(None), "prctl", None)) is None:
         return
     prctl(_PR_SET_PDEATHSIG, number)

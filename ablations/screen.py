@@ -215,11 +215,15 @@ class Screen(Unfailing):
 
 @contextmanager
 def on_screen() -> Iterator[None]:
-    """Around a command: a Screen is in the place of standard output, neither stream can fail, and a signal that ends
-    the command gives one line."""
+    """Around a command: a Screen is in the place of standard output, neither stream can fail, and a signal or an error
+    of the system, such as a full disk, gives one line."""
     # Standard output ends first: that it is lost is said on standard error.
     with _replaced("stderr", Unfailing), _replaced("stdout", Screen), stops_in_one_line():
-        yield
+        try:
+            yield
+        except OSError as error:
+            print(f"error: {error}", file=sys.stderr)
+            raise SystemExit(2) from None
 
 
 @contextmanager

@@ -37,8 +37,9 @@ from typing import Any
 
 import torch
 
+from ablations.ending import STARTER
 from ablations.files.atomic import write_text
-from ablations.files.layout import DONE
+from ablations.files.layout import DONE, HEARTBEAT, METRICS
 from ablations.files.metrics_file import metrics_line, read_metrics, read_row
 from ablations.report.run_page import RunPage
 from dapo_lit.runs.checkpoint_files import complete
@@ -75,6 +76,8 @@ are long: a machine that is busy would end episodes otherwise."""
 STEPS = 8
 RUN = Path("runs/four_sums/dapo/seed_0")
 STUDY = Path("runs/placebo_four_sums")
+PASSING = (METRICS, "run.html", HEARTBEAT)
+"""Files of a cell that is done: its rows, which are looked at by themselves, its page, and its claim, which goes."""
 TIMED = ("wall_s", "time/", "perf/", "memory/", "crc32")
 CLOCK = """
 #define _GNU_SOURCE
@@ -128,6 +131,8 @@ class Place:
         """under: a command that runs the command, as `env` or `unshare` do."""
         environment = os.environ | {"PYTHONPATH": f"{ROOT}:{self.folder}", "SOAK_PIDS": str(self.folder / "pids")}
         environment |= {"OMP_NUM_THREADS": "1"} | settings.pop("env", {})
+        if not under:
+            environment[STARTER] = str(os.getpid())  # a soak that is ended leaves nothing
         with (self.folder / "log.txt").open("ab") as log:
             command = [*under, sys.executable, "-m", f"dapo_lit.{module}", *arguments]
             return subprocess.Popen(command, cwd=self.folder, env=environment, stdout=log, stderr=log, **settings)
@@ -145,7 +150,7 @@ class Place:
 
 def rows(run: Path) -> dict[int, dict[str, Any]]:
     """The last row of each step, without what the clock or the machine decides."""
-    read = (read_row(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    read = (read_row(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").split("\n"))
     return {row["step"]: {k: v for k, v in row.items() if not k.startswith(TIMED)} for row in read if row}
 
 
@@ -167,9 +172,7 @@ def kept(place: Place) -> dict[Path, str]:
         content = (run / "metrics.jsonl").read_bytes()
         found[run / "metrics.jsonl"] = content[: content.rfind(b"\n") + 1].decode()
         if (run / DONE).is_file():
-            others = [
-                file for file in run.rglob("*") if file.is_file() and file.name not in ("metrics.jsonl", "run.html")
-            ]
+            others = [file for file in run.rglob("*") if file.is_file() and file.name not in PASSING]
             found |= {file: hashlib.blake2b(file.read_bytes()).hexdigest() for file in others}
     return found
 
@@ -214,12 +217,11 @@ def victims(place: Place, command: int) -> dict[str, list[int]]:
 
 
 def study(place: Place, share: float, draw: random.Random) -> Result:
-    result, cells = Result(), max(4, round(200 * share))
-    kills = max(5, round(60 * share))
-    seeds = ",".join(map(str, range(cells // 2)))
+    result, seeds = Result(), range(max(2, round(100 * share)))  # of two arms
+    kills = max(10, round(60 * share))
     arguments = (
-        "-m", *TRAINED, f"budget.steps={STEPS}", "+study=placebo", f"study.seeds=[{seeds}]", "study.underpowered=true",
-        "study.pilot=true", "study.workers=2",
+        "-m", *TRAINED, f"budget.steps={STEPS}", "+study=placebo", f"study.seeds=[{','.join(map(str, seeds))}]",
+        "study.underpowered=true", "study.pilot=true", "study.workers=2",
     )  # fmt: skip
     undisturbed = Place(place.folder / "undisturbed")
     started = time.monotonic()
@@ -268,7 +270,8 @@ def study(place: Place, share: float, draw: random.Random) -> Result:
     left = [*place.folder.glob("runs/**/*.part")]
     result.ask(not left, f"drafts are left: {left}")
     result.figures = {
-        "cells": cells, "kills": killed, "kills_after_its_end": len(order), "starts": starts, "undisturbed_s": whole_s,
+        "cells": len(ends), "kills": killed, "kills_after_its_end": len(order), "starts": starts,
+        "undisturbed_s": whole_s,
     }  # fmt: skip
     return result
 
@@ -292,14 +295,19 @@ def finishes_like(result: Result, place: Place, whole: Path) -> None:
     result.ask(done and is_same(place.folder / RUN, whole), f"{place.folder.name}: other numbers than undisturbed")
 
 
-def limited(bytes_of_a_file: int) -> Callable[[], None]:
-    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_of_a_file, bytes_of_a_file))
+def with_room(kilobytes: int) -> tuple[str, ...]:
+    """Runs a command for which no file grows beyond this, as on a disk that fills up; its output has room.
+
+    Python 3.11 would put compiled files that were cut off in the place of whole ones.
+    """
+    command = f'(ulimit -f {kilobytes}; PYTHONDONTWRITEBYTECODE=1 exec "$@") 2>&1 | cat'
+    return ("bash", "-c", f"set -o pipefail; {command}", "bash")
 
 
 def disk(place: Place, share: float, draw: random.Random) -> Result:
     result, whole = Result(), reference(place)
     size = complete(whole / "checkpoints")[-1].stat().st_size
-    code = place.run(*TRAINED, f"budget.steps={STEPS}", preexec_fn=limited(size // 2))
+    code = place.run(*TRAINED, f"budget.steps={STEPS}", under=with_room(size // 2000))
     result.ask(code == 2, f"no room for a checkpoint: exit code {code}, {place.said[-300:]}")
     result.ask("Traceback" not in place.said, f"no room for a checkpoint: {place.said[-500:]}")
     result.figures["said"] = place.said.strip().splitlines()[-1][:200]
@@ -312,12 +320,14 @@ def disk(place: Place, share: float, draw: random.Random) -> Result:
         place.run(*arguments, module=module)
         folder = place.folder / out
         before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-        for room in (200, 20_000):
-            place.run(*arguments, module=module, preexec_fn=limited(room))
+        for room in (1, 10, 20):
+            code = place.run(*arguments, module=module, under=with_room(room))
+            result.ask(code in (0, 2), f"{module}, {room} kB: exit code {code}, {place.said[-300:]}")
             for file, content in before.items():
-                result.ask(
-                    file.is_file() and file.read_bytes() == content, f"{module}, {room} bytes: {file.name} is lost"
-                )
+                same = file.is_file() and file.read_bytes() == content
+                result.ask(same, f"{module}, {room} kB: {file.name} is lost")
+            left = [file.name for file in folder.rglob("*.part")]
+            result.ask(not left, f"{module}, {room} kB: drafts are left: {left}")
         result.figures[f"files of {module}"] = len(before)
     result.ask("Traceback" not in place.said, f"a full disk gives a traceback: {place.said[-800:]}")
     return result
@@ -340,7 +350,7 @@ def clock(place: Place, share: float, draw: random.Random) -> Result:
         time.sleep(0.02)
     result.ask(process.poll() == 0, f"the clock jumped: {place.said[-300:]}")
     times = [row["wall_s"] for row in read_metrics(place.folder / RUN).rows]
-    result.ask(times == sorted(times) and times[-1] < 3600, f"wall_s follows the clock: {times}")
+    result.ask(times == sorted(times) and max(times, default=3600) < 3600, f"wall_s follows the clock: {times}")
     result.ask(is_same(place.folder / RUN, whole), "the clock jumped: other numbers")
     result.figures["jumps_made"] = 2 - len(jumps)
     return result

@@ -6,6 +6,8 @@ import pty
 import re
 import select
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -195,3 +197,47 @@ def copied(master: int, file: Path, closing: threading.Event) -> None:
             if select.select([master], [], [], 0.1)[0]:
                 opened.write(os.read(master, 4096))
                 opened.flush()
+
+
+def python(code: str, **variables: str) -> subprocess.Popen[str]:
+    head = (
+        "import os, signal, subprocess, sys, time\nfrom ablations.ending import STARTER, keeping, stops_in_one_line\n"
+    )
+    environment = {**os.environ, **variables}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, "-c", head + code], text=True, env=environment, **pipes)
+
+
+def test_a_command_ends_with_the_program_that_started_it_even_if_that_is_killed():
+    child = (
+        "import time\nfrom ablations.ending import keeping, stops_in_one_line\n"
+        "with stops_in_one_line(), keeping(lambda: 'all of it'):\n    print('begun', flush=True)\n    time.sleep(60)\n"
+    )
+    program = python(
+        f"subprocess.Popen([sys.executable, '-c', {child!r}], env={{**os.environ, STARTER: str(os.getpid())}})\n"
+        "time.sleep(60)\n"
+    )
+    assert program.stdout is not None
+    program.stdout.readline()
+    program.kill()
+    _, said = program.communicate(timeout=50)  # at the end of both, which have the pipe
+    assert said == "stopped by SIGTERM; all of it\n"
+
+
+def test_what_is_saved_after_a_signal_is_not_interrupted_by_the_next():
+    ended = python(
+        "with stops_in_one_line(), keeping(lambda: 'one file'):\n"
+        "    try:\n        os.kill(os.getpid(), signal.SIGHUP)\n"
+        "    finally:\n        [os.kill(os.getpid(), number) for number in (1, 2, 15)]\n        print('saved')\n"
+    )
+    assert ended.communicate(timeout=60) == ("saved\n", "stopped by SIGHUP; one file\n")
+    assert ended.returncode == 129
+
+
+def test_a_signal_that_is_ignored_ends_nothing():
+    ended = python(
+        "signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does\n"
+        "with stops_in_one_line():\n    os.kill(os.getpid(), signal.SIGHUP)\n    print('goes on')\n"
+    )
+    assert ended.communicate(timeout=60) == ("goes on\n", "")
+    assert ended.returncode == 0

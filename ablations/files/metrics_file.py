@@ -130,13 +130,26 @@ def metrics_lines(file: Path) -> Iterator[str]:
 
 def last_step(run: Path) -> int | None:
     """The step of the last row of metrics.jsonl, whose other rows are not read; None where there is no row yet."""
+    return next((row["step"] for row in rows_from_the_end(run)), None)
+
+
+def rows_from_the_end(run: Path) -> Iterator[dict[str, Any]]:
+    """The rows of metrics.jsonl from the last to the first, read as far as they are asked for; torn ones are left out,
+    and nothing is checked."""
     try:
         with opened(run / METRICS) as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - LONGEST_ROW))
-            lines = file.read(LONGEST_ROW).decode(errors="replace").splitlines()
+            end, rest = file.seek(0, os.SEEK_END), b""
+            while end > 0 and len(rest) < LONGEST_ROW:
+                start = max(0, end - LONGEST_ROW)
+                file.seek(start)
+                lines = (file.read(end - start) + rest).split(b"\n")
+                # The first line of a block starts in the one before.
+                rest, end = lines[0], start
+                for line in reversed(lines[1:] if start else lines):
+                    if row := read_row(line.decode(errors="replace")):
+                        yield row
     except (OSError, DamagedError):
-        return None
-    return next((row["step"] for line in reversed(lines) if (row := read_row(line))), None)
+        return
 
 
 def read_row(line: str) -> dict[str, Any] | None:

@@ -10,6 +10,7 @@ Thirty runs take about 0.6 MB.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from ablations.border import (
     checked_table,
 )
 from ablations.errors import DamagedError
+from ablations.files.atomic import replacing
 from ablations.files.manifest import MANIFEST, sum_of, write_manifest
 from ablations.files.record import check_config, checked_record
 from ablations.files.tables import read_table, write_arrow
@@ -127,15 +129,21 @@ def write_packed(runs: Iterable[Run], folder: Path) -> None:
     samples = [_labelled(run.evaluation(name), run).assign(benchmark=name) for run in listed for name in run.benchmarks]
     empty = pd.DataFrame(columns=[*CELL, *SAMPLE_KINDS, "benchmark"])
     folder.mkdir(parents=True, exist_ok=True)
-    # First away and written last: a kill in between leaves cells that nothing was compared with, never sums of others.
-    (folder / MANIFEST).unlink(missing_ok=True)
     # Float32 halves the file; a count of tokens above 2^24 would be rounded, and budgets are compared by it.
     table = pd.concat(metrics, ignore_index=True)
     numbers = [key for key in table if key not in {*CELL, *AXES}]  # the axes stay exact
-    _write(table.assign(**table[numbers].apply(pd.to_numeric).astype("float32")), folder / METRICS)
-    _write(pd.concat(samples, ignore_index=True) if samples else empty, folder / SAMPLES)
-    # Last: a folder without this file is no packed study to any reader.
-    _write(pd.DataFrame(cells), folder / CELLS)
+    tables = {
+        # Gets its name last: a folder without this file is no packed study to any reader.
+        CELLS: pd.DataFrame(cells),
+        SAMPLES: pd.concat(samples, ignore_index=True) if samples else empty,
+        METRICS: table.assign(**table[numbers].apply(pd.to_numeric).astype("float32")),
+    }
+    with ExitStack() as drafts:  # which get their names from the last to the first, or none of them
+        for name, content in tables.items():
+            _write(content, drafts.enter_context(replacing(folder / name)))
+        # All are written, so that a full disk leaves the cells of before. A kill from here on leaves cells that nothing
+        # was compared with, never sums of others.
+        (folder / MANIFEST).unlink(missing_ok=True)
     write_manifest(folder, {"files": {name: sum_of(folder / name) for name in (CELLS, METRICS, SAMPLES)}})
 
 

@@ -16,6 +16,7 @@ from ablations.compare.statistics import pairs_needed, per_base, t_interval
 from ablations.figures.curve_figures import seeds_text
 from ablations.figures.effect_figures import effects_figure, interactions_figure
 from ablations.figures.style import Drawing
+from ablations.files.atomic import write_text
 from ablations.files.layout import kept_states, playable_page
 from ablations.read.calibrations import FILE, read_calibration
 from ablations.read.health import findings, learned
@@ -54,9 +55,9 @@ def make_report(
         if isinstance(part, Table):
             tables[part.name] = [dict(zip(part.columns, row, strict=True)) for row in part.rows]
         elif isinstance(part, Drawing):
-            (out / "figures" / f"{part.name}.svg").write_text(part.svg, encoding="utf-8")
+            write_text(out / "figures" / f"{part.name}.svg", part.svg)
     written = as_json(results) | {"tables": tables}
-    (out / "report.json").write_text(json.dumps(written, indent=1, default=str) + "\n", encoding="utf-8")
+    write_text(out / "report.json", json.dumps(written, indent=1, default=str) + "\n")
     write_html(document, out / "report.html")
     return results, in_terminal(lead[1:])
 
@@ -223,7 +224,7 @@ def close_calibration(folders: Sequence[Path]) -> str:
     if regime is None:
         raise StudyError("these runs belong to no regime (+regime=NAME)")
     found = calibrate(runs, regime, primary_metric(runs, plan.metric if plan else None))
-    (folders[0] / FILE).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write_text(folders[0] / FILE, json.dumps(found, indent=1) + "\n")
     return "\n".join([*_answers(found), f"calibration: {folders[0] / FILE}"])
 
 

@@ -111,7 +111,12 @@ def prepare_base(spec: BaseSpec, cache: Path | None = None) -> Path:
     same spec wait for the first.
     """
     cache = cache or default_cache()
-    cache.mkdir(parents=True, exist_ok=True)
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"{cache}: the folder of base policies cannot be made ({error.strerror}); DAPO_LIT_CACHE=DIR names another"
+        ) from None
     missing = _missing(spec, cache)
     sizes = [each.stages[-1].updates * each.stages[-1].batch_size if each.stages else 0 for each in missing]
     with StatusLine(f"pre-training base policy {spec.name}") as line:

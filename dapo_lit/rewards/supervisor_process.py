@@ -22,6 +22,7 @@ import pickle
 import select
 import signal
 import socket
+import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -11,6 +11,7 @@ import torch
 from tiny_policy import TINY
 from transformers import AutoTokenizer
 
+from ablations.errors import UserError
 from ablations.screen import StatusLine
 from dapo_lit.policy.base import BaseSpec, Stage, _rows, character_tokenizer, prepare_base, random_model
 from dapo_lit.policy.load import load_model, save_policy
@@ -127,3 +128,8 @@ def test_weights_of_a_pretrained_base_policy_are_values_of_bfloat16(tmp_path: Pa
     assert trained.dtype == torch.float32
     assert torch.equal(trained, trained.bfloat16().float())
     assert not torch.equal(drawn, drawn.bfloat16().float())
+
+
+def test_a_cache_that_cannot_be_made_is_named_with_the_variable_to_use_instead():
+    with pytest.raises(UserError, match=r"^/proc/self/cache: .* cannot be made .*; DAPO_LIT_CACHE=DIR names another$"):
+        prepare_base(SPEC, Path("/proc/self/cache"))
