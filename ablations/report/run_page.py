@@ -7,6 +7,7 @@ from ablations.border import is_share
 from ablations.command_text import command
 from ablations.compare.statistics import pairs_needed
 from ablations.files.layout import kept_states, playable_page
+from ablations.metrics import METRICS
 from ablations.read.outcomes import amount, in_words, unit
 from ablations.read.runs import Run, Runs, read_run
 from ablations.report.document import Document, Part, Table, switch_buttons
@@ -24,6 +25,7 @@ def write_run_page(folder: Path) -> Path | None:
     if run.metrics.empty:
         return None
     evaluated = [str(key) for key in run.metrics if str(key).startswith("eval/") and "/avg@" in str(key)]
+    own = [str(key) for key in run.metrics if key in METRICS]
     metric, steps = "rollout/accuracy", run.config["budget"]["steps"]
     live = run.status == "running"
     parts: list[Part] = [
@@ -31,7 +33,8 @@ def write_run_page(folder: Path) -> Path | None:
         "## What would it be without a technique?",
         *_playable(folder),
         _commands(run),
-        _course(run, [*evaluated, metric, "rollout/entropy", "rollout/length_mean", "rollout/truncated_frac"]),
+        _course(run, [*evaluated, metric, "rollout/entropy", "rollout/length_mean", "rollout/truncated_frac", *own]),
+        *(f"`{key}`, {METRICS[key].words}: {METRICS[key].definition}" for key in own),
     ]
     title = f"{run.study}: {run.arm}, seed {run.seed}"
     explored = exploration(Runs((run,)), metric, live=live)
