@@ -91,7 +91,7 @@ def panels(keys: Sequence[str], label: str | None) -> list[dict[str, Any]]:
         return next((key for key in keys if key.startswith(start)), None)
 
     found = {
-        title: [[key, words] for curve, words in curves.items() if (key := logged(curve))]
+        title: [[name, words] for curve, words in curves.items() if (name := logged(curve))]
         for title, curves in wanted.items()
     }
     return [{"title": title, "curves": curves} for title, curves in found.items() if curves]
