@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 from pydantic import AfterValidator, ConfigDict, Field, Strict, TypeAdapter, ValidationError
 
 from ablations.errors import DamagedError, UserError, one_line
+from ablations.metrics import own_unit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -159,7 +160,8 @@ MOST_COLUMNS = 1000
 
 def is_share(key: str) -> bool:
     """True for a metric that is a share, which lies between 0 and 1 and is printed in points of a hundred."""
-    return "@" in key or key.endswith(SHARES)
+    own = own_unit(key)
+    return own == "%" if own is not None else "@" in key or key.endswith(SHARES)
 
 
 def _texts(column: "pd.Series") -> str | None:

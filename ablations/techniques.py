@@ -6,11 +6,12 @@ existed read as off.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ablations.metrics import Metric
 from ablations.texts import read_text
 
 Lookup = Callable[[str], Any]
@@ -147,11 +148,24 @@ class Technique:
     keeps: Callable[..., Any] | None = None
     """Of a technique in a user's file: (lengths [B], truncated [B], correct [B]) -> [B] bool, which completions carry
     loss."""
+    metrics: tuple[Metric, ...] = ()
+    """Of a technique in a user's file: what it is measured by, logged with and without it."""
 
     @property
     def description(self) -> str:
         """Its source and what the switch does, as the documentation of the config key."""
         return f"{', '.join(filter(None, (self.section, self.equation)))}: {self.on}; off: {self.off}."
+
+    def without_argument(self, settings: Mapping[str, Any], arguments: Collection[str] | None) -> str | None:
+        """Why it cannot act with a loss that reads only these arguments; None where it can, or nobody recorded them."""
+        if self.loss_argument is None or arguments is None or self.loss_argument[0] in arguments:
+            return None
+        return f"loss={settings.get('loss')} has no {self.loss_argument[1]}"
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """Everything but its code, as JSON has it."""
+        return {key: value for key, value in asdict(self).items() if key not in CODE}
 
 
 def is_own(technique: str) -> bool:
@@ -159,8 +173,8 @@ def is_own(technique: str) -> bool:
     return "." in technique
 
 
-CODE = ("idle", "advantages", "keeps")
-"""Fields of a Technique that are code."""
+CODE = ("idle", "advantages", "keeps", "metrics")
+"""Fields of a Technique that are code, or have some."""
 FILE = Path(__file__).with_name("techniques.json")
 
 
@@ -183,8 +197,7 @@ def read_techniques(text: str) -> list[Technique]:
 
 def techniques_text(techniques: Iterable[Technique]) -> str:
     """What `read_techniques` reads."""
-    rows = [{key: value for key, value in asdict(each).items() if key not in CODE} for each in techniques]
-    return json.dumps(rows, indent=1) + "\n"
+    return json.dumps([each.recorded for each in techniques], indent=1) + "\n"
 
 
 def _frozen(value: Any) -> Any:

@@ -174,6 +174,8 @@ def ablate_part(options: argparse.Namespace, own: list[str], planned: list[dict[
     settings = [
         *base, "+study=leave_one_out", f"study.name=ablate_{name}",
         setting("study.arms", [reference.name, treated.name]), setting("study.reference", reference.name),
+        # Both arms: a metric that only one of them logs compares nothing.
+        *([setting("logger.own_metrics", [path])] if record and record.metrics else []),
     ]  # fmt: skip
     config = compose(*settings, f"study.arm='{reference.name}'")
     check_code(config)

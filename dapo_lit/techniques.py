@@ -8,6 +8,7 @@ A new switch is off by default, and runs that were made before it existed read a
 file imports the records' types only, so that reading reports loads no framework.
 """
 
+from ablations.metrics import Metric as Metric
 from ablations.techniques import Caution, Condition, Lookup, OwnSetting, Technique, register
 
 
@@ -27,9 +28,6 @@ def is_own(technique: str) -> bool:
     """True for one in a user's file, which is named by its path."""
     return "." in technique
 
-
-UNCLIPPED = ("reinforce", "kl_cov")
-"""Built-in losses without an upper bound of the ratio (switches/algorithm.py)."""
 
 register(
     (
@@ -74,7 +72,6 @@ register(
                     if get("clip.high") is not None and get("clip.high") == get("clip.low")
                     else None
                 ),
-                lambda get: f"loss={get('loss')} has no upper bound" if get("loss") in UNCLIPPED else None,
                 lambda get: (
                     "with one update a step (minibatch_prompts=num_prompts, epochs=1) every ratio is 1"
                     if get("num_prompts") == get("minibatch_prompts")

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ablations.command_text import command
 from ablations.errors import HeldError, UserError
@@ -253,12 +253,27 @@ def train_first(config: Config, overrides: list[str], run_start: RunStart, opene
         own_callbacks(config, path)
         check_loggers(config, path)
         check_room(path, parts.checkpoint_bytes)
-        folder = open_run(config, overrides, arm, owner, {"inputs": inputs, "prompt_date": parts.day.isoformat()})
+        known = {"inputs": inputs, "prompt_date": parts.day.isoformat(), **described_parts(config)}
+        folder = open_run(config, overrides, arm, owner, known)
         for fault in read_metrics(folder.path).faults if folder.resumes else ():
             print(f"warning: {folder.metrics}: {fault}")
         for lost in lost_files(folder.path, *TABLES):
             print(f"warning: {folder.path / lost} since it was written; the run goes on without it")
         train_in(folder, config, parts, run_start)
+
+
+def described_parts(config: Config) -> dict[str, Any]:
+    """What run.json says of the code that the config names: a reader of the run does not execute it."""
+    from dapo_lit.switches.algorithm import objective
+    from dapo_lit.switches.parts import own_metrics, own_technique
+
+    metrics = [metric.recorded for metric in own_metrics(config)]
+    own = {path: own_technique(path).recorded for path in config.algorithm.own_techniques}
+    return {
+        "loss_arguments": sorted(objective(config.algorithm, config.task.max_response_tokens).takes),
+        **({"metrics": metrics} if metrics else {}),
+        **({"own_techniques": own} if own else {}),
+    }
 
 
 def inputs_of(parts: RunComponents) -> dict[str, str]:

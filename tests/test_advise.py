@@ -55,7 +55,12 @@ def test_a_log_of_another_trainer_is_measured_and_its_switches_are_unknown(tmp_p
 def test_clip_higher_cannot_act_in_a_loss_without_an_upper_bound():
     clipped = [{"step": 1, "clip/high_frac_last_epoch": 0.5, "clip/symmetric_high_frac_last_epoch": 0.5}]
     for loss, function in LOSSES.items():
-        answer = advice("clip_higher", clipped, {"loss": loss, "techniques.clip_higher": True}, ())
+        answer = advice(
+            "clip_higher",
+            clipped,
+            {"loss": loss, "techniques.clip_higher": True, "loss_arguments": needs_of(function).reads},
+            (),
+        )
         assert answer.acts is ("clip_high" in needs_of(function).reads), loss
         assert answer.acts or answer.amount == f"loss={loss} has no upper bound"
 

@@ -37,7 +37,7 @@ from dapo_lit.switches.parts import PENALTY, SLOTS, check_rewards, part_of, slot
 from dapo_lit.train import check_study
 
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples" / "algorithms"
-EXAMPLE_PARTS = ("maxrl.maxrl", "w_reinforce.weighted", "sapo.sapo", "dppo.binary_tv")
+EXAMPLE_PARTS = ("maxrl.maxrl", "w_reinforce.weighted", "sapo.sapo", "dppo.binary_tv", "success_gate.success_gate")
 A = "algorithm."
 ESTIMATOR = A + "advantage.estimator="
 
@@ -171,7 +171,7 @@ def test_an_example_is_one_short_file_whose_hand_worked_number_is_right(path):
     tried = doctest.testmod(module)
     assert tried.attempted >= 1
     assert tried.failed == 0
-    assert slot_of(path).given[0] in ("rewards", "logprobs")
+    assert slot_of(path).given[0] in ("rewards", "logprobs", "correct")
 
 
 SMALL_REWARDS = A + "loss=test_own_parts.small_rewards"

@@ -29,8 +29,8 @@ Settling = Callable[[Path, Mapping[str, Any], Sequence["Advice"]], Iterable[str]
 
 
 def measurements(run: Path, system: str | None) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
-    """The rows of a run, and its settings below `algorithm`, `rollout.steps_ahead` and the name of its `regime`; of
-    another trainer's log no settings are read."""
+    """The rows of a run, and its settings below `algorithm`, `rollout.steps_ahead`, the name of its `regime` and the
+    arguments of its loss; of another trainer's log no settings are read."""
     if system:
         from ablations.read.foreign import read_run
 
@@ -40,7 +40,7 @@ def measurements(run: Path, system: str | None) -> tuple[list[dict[str, Any]], M
         raise UserError(f"{run} is a file, not the folder of a run; of another trainer's log, name it: --from trl")
     from ablations.files.layout import CONFIG
     from ablations.files.metrics_file import read_metrics
-    from ablations.files.record import check_config, read_config
+    from ablations.files.record import check_config, read_config, read_record
     from ablations.trainer import configs, flatten
 
     config = read_config(run)
@@ -49,6 +49,7 @@ def measurements(run: Path, system: str | None) -> tuple[list[dict[str, Any]], M
     settings = flatten(complete.get("algorithm") or {})
     settings["rollout.steps_ahead"] = (complete.get("rollout") or {}).get("steps_ahead")
     settings["regime"] = (complete.get("regime") or {}).get("name")
+    settings["loss_arguments"] = read_record(run).get("loss_arguments")
     return read_metrics(run).rows, settings
 
 

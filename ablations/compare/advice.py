@@ -93,10 +93,13 @@ def advice(
     """One technique in a run.
 
     rows: of metrics.jsonl, or the first of them.
-    settings: the run's values below `algorithm`, by key (`clip.high`); empty where they are not known.
+    settings: the run's values below `algorithm`, by key (`clip.high`), and `loss_arguments`, which its loss reads;
+        empty where they are not known.
     """
     record, on = REGISTER[technique], bool(settings.get(f"techniques.{technique}")) if settings else None
-    if settings and (idle := next(filter(None, (reason(settings.get) for reason in record.idle)), None)):
+    reasons = [reason(settings.get) for reason in record.idle if settings]
+    reasons.append(record.without_argument(settings, settings.get("loss_arguments")))
+    if idle := next(filter(None, reasons), None):
         return Advice(technique, on, False, idle)
     acts, amount = record.condition.judged(rows, bool(on))
     if (mean := record.condition.mean(rows, bool(on))) is None or acts is None:

@@ -49,6 +49,10 @@ class Record(TypedDict, total=False):
     status: str
     error: str | None
     techniques: dict[str, Flag]
+    loss_arguments: list[str]
+    metrics: list[dict[str, Any]]
+    """What read/run.py registers."""
+    own_techniques: dict[str, dict[str, Any]]
     config_hash: str
     code_hash: str | None
     git_commit: str | None

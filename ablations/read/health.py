@@ -3,7 +3,6 @@
 import pandas as pd
 
 from ablations.read.runs import Run, Runs
-from ablations.techniques import REGISTER
 from ablations.trainer import flatten
 
 TRUNCATED_LIMIT = 0.15
@@ -71,9 +70,10 @@ def idle_switches(run: Run) -> list[str]:
     """Switches that were on and had no effect: by the run's settings, or because they never acted."""
     settings = flatten(run.config.get("algorithm") or {})
     found = []
-    for switch in (switch for switch, on in run.techniques.items() if on):
-        technique = REGISTER[switch]
-        reasons = [reason for idle in technique.idle if (reason := idle(settings.get))]
+    for switch, technique in run.on.items():
+        given = [idle(settings.get) for idle in technique.idle]
+        given.append(technique.without_argument(settings, run.record.get("loss_arguments")))
+        reasons = [reason for reason in given if reason]
         if technique.never_acted:
             key, words = technique.never_acted
             series = run.series(key)
@@ -88,9 +88,9 @@ def exercised(runs: Runs) -> dict[str, tuple[bool | None, str]]:
     None where that is unknown: the metric was not logged, or no run is without the technique.
     """
     table: dict[str, tuple[bool | None, str]] = {}
-    for switch in runs.techniques:
-        condition = REGISTER[switch].condition
-        without = [run for run in runs.usable if run.techniques and not run.techniques[switch]]
+    for switch, technique in runs.records.items():
+        condition = technique.condition
+        without = [run for run in runs.usable if run.techniques and switch not in run.on]
         curves = [run.series(condition.metric).loc[1:] for run in without]
         means = [series.mean() for series in curves if len(series)]
         if means:

@@ -1,6 +1,7 @@
 """One number a run for comparisons, its base policy, and how metrics are named and printed (see docs/metrics.md)."""
 
 from ablations.border import is_share
+from ablations.metrics import METRICS, own_unit
 from ablations.read.runs import Run, Runs, StudyError
 
 WORDS = {
@@ -54,7 +55,7 @@ MEASURES = {
     "truncated_frac": "truncated responses",
     "entropy": "entropy",
 }
-OUTCOMES = ("eval/", "rollout/", "policy/", "optim/", "task/", "turns/")
+OUTCOMES = ("eval/", "rollout/", "policy/", "optim/", "task/", "turns/", "own/")
 """Groups of metrics that describe the policy and its training. The others say what a switch itself did (`sampling/`,
 `clip/`, `batch/`, `reward/`, `loss/`) or how fast the machine was."""
 BY_CONSTRUCTION = ("rollout/reward_shaped", "optim/lr", "optim/bad_updates")
@@ -73,7 +74,7 @@ def in_words(key: str, final_samples: int | None = None) -> str:
     'held-out accuracy on chain_sum (avg@32 after the last step, logged as avg@2)'
     """
     if not key.startswith("eval/"):
-        return WORDS.get(key, key)
+        return METRICS[key].words if key in METRICS else WORDS.get(key, key)
     benchmark, _, measure = key.removeprefix("eval/").rpartition("/")
     if final_samples and measure.startswith("avg@"):
         last = f"avg@{final_samples}"
@@ -188,4 +189,6 @@ def unit(key: str) -> str:
     """The unit of `amount`."""
     if is_share(key):
         return "points"
+    if (own := own_unit(key)) is not None:
+        return own
     return "nats" if "entropy" in key else "tokens" if "length" in key and not key.endswith("length_cv") else ""

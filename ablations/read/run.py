@@ -8,11 +8,13 @@ from typing import Any
 
 import pandas as pd
 
-from ablations.border import TEXT, TRUTH, WHOLE, checked_table
+from ablations.border import TEXT, TRUTH, WHOLE, checked, checked_table
 from ablations.errors import UserError
-from ablations.files.layout import EVALUATIONS
+from ablations.files.layout import EVALUATIONS, RECORD
+from ablations.files.manifest import RESTORE
 from ablations.files.tables import read_table
-from ablations.techniques import REGISTER
+from ablations.metrics import Metric, register_metrics
+from ablations.techniques import REGISTER, Technique
 from ablations.trainer import configs
 
 AXES = {
@@ -55,6 +57,8 @@ class Run:
     """Metrics that were NaN or infinite at some step."""
     overrides: tuple[str, ...] = ()
     """The command line that started it, without the command."""
+    own_techniques: Mapping[str, Technique] = field(default_factory=dict)
+    """The techniques in files of the user's that are on, by path, as run.json describes them."""
     packed_samples: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     """The last evaluation of each benchmark, where the run was read from a packed table."""
 
@@ -63,7 +67,11 @@ class Run:
         """A run whose run.json names it; `read`: the other fields."""
         names: dict[str, Any] = {"study": record.get("study", ""), "seed": record["seed"]}
         names |= {"arm": record["arm"], "status": record.get("status", "unknown")}
-        return cls(folder, **names, record=record, config=config, **read)
+        place, remedy = folder / RECORD, f"; {RESTORE}"
+        # Now, not where a page asks: a record that does not describe them is refused as a whole.
+        register_metrics(checked(record.get("metrics", []), tuple[Metric, ...], f"{place}, metrics", remedy=remedy))
+        own = checked(record.get("own_techniques", {}), dict[str, Technique], f"{place}, own_techniques", remedy=remedy)
+        return cls(folder, **names, record=record, config=config, own_techniques=own, **read)
 
     @property
     def name(self) -> str:
@@ -93,6 +101,11 @@ class Run:
     def recorded_techniques(self) -> dict[str, bool]:
         """The switches that the run's config names."""
         return dict((self.config.get("algorithm") or {}).get("techniques") or self.record.get("techniques") or {})
+
+    @property
+    def on(self) -> dict[str, Technique]:
+        """The techniques that are on."""
+        return {switch: REGISTER[switch] for switch, on in self.techniques.items() if on} | {**self.own_techniques}
 
     @cached_property
     def identity(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from ablations.inputs import in_words, unexplained
 from ablations.read.packed_cells import CELLS, read_packed
 from ablations.read.registration import last_plan
 from ablations.read.run import USABLE, Run, StudyError
-from ablations.techniques import REGISTER
+from ablations.techniques import REGISTER, Technique
 from ablations.texts import read_text
 from ablations.trainer import remedies, same_experiment
 
@@ -77,6 +77,12 @@ class Runs:
         """The techniques that these runs' configs name: one registered later is not in their study."""
         recorded = {switch for run in self.runs for switch in run.recorded_techniques}
         return tuple(switch for switch in REGISTER if switch in recorded)
+
+    @property
+    def records(self) -> dict[str, Technique]:
+        """The same with their records, and the techniques in files of the user's that some run has."""
+        own = {path: record for run in self.runs for path, record in run.own_techniques.items()}
+        return {switch: REGISTER[switch] for switch in self.techniques} | own
 
     @cached_property
     def usable(self) -> "Runs":

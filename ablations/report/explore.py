@@ -13,6 +13,7 @@ from ablations.compare.contrasts import Contrast
 from ablations.errors import DamagedError
 from ablations.figures.style import Look, contrast_looks, contrast_name, looks, short
 from ablations.files.tables import read_table
+from ablations.metrics import METRICS
 from ablations.read.outcomes import WORDS, bases, in_words, unit
 from ablations.read.run import AXES
 from ablations.read.runs import Run, Runs
@@ -48,13 +49,14 @@ def exploration(
     arm_looks, base_of, styles = looks(runs.arms), bases(runs), contrast_looks(found)
     return {
         "metric": metric,
-        "label": (runs.runs[0].config.get("task") or {}).get("label"),
+        "panels": panels(keys, (runs.runs[0].config.get("task") or {}).get("label")),
         "family": family,
         "live": live,
         "axes": AXES,
         "t": [float(stats.t.ppf(0.975, df)) for df in range(1, max(2, len(runs.seeds)))],
         "metrics": [
             {"key": key, "words": in_words(key), "unit": unit(key), "scale": 100 if is_share(key) else 1}
+            | ({"definition": METRICS[key].definition} if key in METRICS else {})
             for key in keys
         ],
         "arms": [{"name": arm, "short": short(arm)} | _look(arm_looks[arm]) for arm in runs.arms],
@@ -67,12 +69,47 @@ def exploration(
     }
 
 
+PANELS: Mapping[str, Mapping[str, str]] = {
+    "Accuracy": {"eval/avg@": "held out", "rollout/accuracy": "training"},
+    "Reward": {"rollout/reward_shaped": "with penalty", "rollout/reward": "without"},
+    "Entropy": {"eval/entropy": "held out", "rollout/entropy": "training"},
+    "Response length": {"eval/length_mean": "held out", "rollout/length_mean": "training"},
+    "Clipped tokens": {"clip/high_frac": "upper bound", "clip/low_frac": "lower bound"},
+    "Groups": {
+        "rollout/groups_mixed_frac": "mixed", "rollout/groups_all_correct_frac": "all right",
+        "rollout/groups_all_wrong_frac": "all wrong",
+    },
+}  # fmt: skip
+"""What a run's page shows at once: by the title of a panel its metrics, and their names there. Metrics of a user's file
+come after them, in the panels that they name."""
+
+
+def panels(keys: Sequence[str], label: str | None) -> list[dict[str, Any]]:
+    """The panels with the metrics that were logged; `eval/` is the held-out problems', which the task's label names."""
+    wanted = {title: dict(curves) for title, curves in PANELS.items()}
+    for key in keys:
+        if key in METRICS and (title := METRICS[key].panel):
+            wanted.setdefault(title, {})[key] = METRICS[key].words
+
+    def logged(curve: str) -> str | None:
+        if not curve.startswith("eval/"):
+            return curve if curve in keys else None
+        start = curve.replace("eval/", f"eval/{label}/")
+        return next((key for key in keys if key.startswith(start)), None)
+
+    found = {
+        title: [[name, words] for curve, words in curves.items() if (name := logged(curve))]
+        for title, curves in wanted.items()
+    }
+    return [{"title": title, "curves": curves} for title, curves in found.items() if curves]
+
+
 def _that_fit(keys: Sequence[str], metric: str, rows: int) -> list[str]:
     """The metrics of all runs that a page has room for, in the order of `keys`; all of them but in very long runs."""
     room = max(1, MOST_VALUES // max(1, rows))
     if len(keys) <= room:
         return list(keys)
-    first = [metric, *(key for key in keys if key.startswith("eval/") or key in WORDS), *keys]
+    first = [metric, *(key for key in keys if key.startswith(("eval/", "own/")) or key in WORDS), *keys]
     kept = set(list(dict.fromkeys(first))[:room])
     return [key for key in keys if key in kept]
 

@@ -89,15 +89,6 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 // Levels of a share are in percent, differences of two in points.
 const unitOf = (metric, difference) => (metric.scale === 100 && !difference ? "%" : metric.unit);
 
-// What a run's page shows at once; of each panel the metrics that were logged.
-const PANELS = [
-  ["Accuracy", [["eval/", "held out"], ["rollout/accuracy", "training"]]],
-  ["Reward", [["rollout/reward_shaped", "with penalty"], ["rollout/reward", "without"]]],
-  ["Entropy", [["eval/entropy", "held out"], ["rollout/entropy", "training"]]],
-  ["Response length", [["eval/length_mean", "held out"], ["rollout/length_mean", "training"]]],
-  ["Clipped tokens", [["clip/high_frac", "upper bound"], ["clip/low_frac", "lower bound"]]],
-  ["Groups", [["rollout/groups_mixed_frac", "mixed"], ["rollout/groups_all_correct_frac", "all right"], ["rollout/groups_all_wrong_frac", "all wrong"]]],
-];
 const PANEL_LOOKS = [["#1d6fb8", []], ["#be4a1c", [6, 3]], ["#5f8f1d", [2, 3]]];
 
 function number(value, metric, signed) {
@@ -272,10 +263,9 @@ class Explorer {
     this.small?.forEach((plot) => plot.destroy());
     this.small = [];
     box.replaceChildren();
-    for (const [title, wanted] of PANELS) {
-      const found = wanted.flatMap(([key, words]) => {
-        const measure = key.replace(/^eval\/?/, "") || "avg@";
-        const metric = this.data.metrics.find((m) => m.key === key || (key.startsWith("eval/") && m.key.startsWith(`eval/${this.data.label}/${measure}`)));
+    for (const { title, curves } of this.data.panels) {
+      const found = curves.flatMap(([key, words]) => {
+        const metric = this.data.metrics.find((m) => m.key === key);
         return metric && curve(run, metric.key, "step", 1).length ? [{ metric, words }] : [];
       });
       if (!found.length) continue;
@@ -283,11 +273,11 @@ class Explorer {
       const legend = element("span", { className: "legend" });
       found.forEach(({ metric: one, words }, i) => {
         const last = curve(run, one.key, "step", 1).at(-1)[2];
-        const swatch = element("i", { style: `border-top: 2px ${["solid", "dashed", "dotted"][i]} ${PANEL_LOOKS[i][0]}` });
+        const swatch = element("i", { style: `border-top: 2px ${["solid", "dashed", "dotted"][i % 3]} ${PANEL_LOOKS[i % 3][0]}` });
         legend.append(element("span", {}, swatch, `${found.length > 1 ? `${words} ` : ""}${number(last, one)}`), " ");
       });
       const holder = element("span", { className: "small" });
-      const panel = element("button", { type: "button", className: "panel", title: "enlarge" }, element("b", { textContent: title + (unit ? ` (${unit})` : "") }), legend, holder);
+      const panel = element("button", { type: "button", className: "panel", title: metric.definition || "enlarge" }, element("b", { textContent: title + (unit ? ` (${unit})` : "") }), legend, holder);
       panel.setAttribute("aria-pressed", shownMetric);
       panel.onclick = () => {
         const next = found[(found.findIndex((one) => one.metric.key === this.state.metric) + 1) % found.length].metric.key;
@@ -306,7 +296,7 @@ class Explorer {
         width: Math.max(150, holder.clientWidth), height: 118, legend: { show: false }, cursor: { show: false }, padding: [6, 6, 0, 0],
         scales: { x: { time: false } },
         axes: [{ ...axis, size: 20, gap: 2, space: 60, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] }, { ...axis, size: 40, gap: 3, space: 28 }],
-        series: [{}, ...found.map((_, i) => ({ stroke: PANEL_LOOKS[i][0], dash: PANEL_LOOKS[i][1], width: 1.8, spanGaps: true, points: { show: tables[i][0].length < 30, size: 4 } }))],
+        series: [{}, ...found.map((_, i) => ({ stroke: PANEL_LOOKS[i % 3][0], dash: PANEL_LOOKS[i % 3][1], width: 1.8, spanGaps: true, points: { show: tables[i][0].length < 30, size: 4 } }))],
       }, tables.length > 1 ? uPlot.join(tables) : tables[0], holder));
     }
   }

@@ -330,7 +330,8 @@ def _not_exercised(results: Results) -> str:
     runs, texts = results.runs.usable, []
     if untaught := sum(not learned(run) for run in runs):
         texts.append(f"Nothing was learned in {untaught} of {len(runs)} runs: no update had a gradient.")
-    if idle := [f"{REGISTER[switch].label} ({words})" for switch, words in results.idle.items()]:
+    records = results.runs.records
+    if idle := [f"{records[switch].label} ({words})" for switch, words in results.idle.items()]:
         texts.append(f"Next to nothing to act on: {'; '.join(idle)}.")
     return " ".join(texts)
 

@@ -18,6 +18,7 @@ from ablations.compare.statistics import pairs_needed
 from ablations.files.layout import kept_states, playable_page
 from ablations.files.metrics_file import Metrics, read_metrics
 from ablations.files.record import read_config, read_record
+from ablations.metrics import METRICS
 from ablations.read.outcomes import amount, in_words, unit
 from ablations.read.runs import Run, Runs
 from ablations.report.document import Document, Part, Table, switch_buttons
@@ -112,6 +113,7 @@ class RunPage:
             self.folder, record, self._config, metrics=metrics, not_finite=not_finite, overrides=self._overrides
         )
         evaluated = [str(key) for key in metrics if str(key).startswith("eval/") and "/avg@" in str(key)]
+        own = [str(key) for key in metrics if key in METRICS]
         metric, steps = "rollout/accuracy", run.config["budget"]["steps"]
         live = run.status == "running"
         parts: list[Part] = [
@@ -119,7 +121,10 @@ class RunPage:
             "## What would it be without a technique?",
             *_playable(self.folder),
             _commands(run),
-            _course(run, [*evaluated, metric, "rollout/entropy", "rollout/length_mean", "rollout/truncated_frac"]),
+            _course(
+                run, [*evaluated, metric, "rollout/entropy", "rollout/length_mean", "rollout/truncated_frac", *own]
+            ),
+            *(f"`{key}`, {METRICS[key].words}: {METRICS[key].definition}" for key in own),
         ]
         if self.plain.stride > 1:
             parts.append(

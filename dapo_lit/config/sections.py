@@ -338,6 +338,8 @@ class Logger(Section):
     """Steps between rollout files; 0: none."""
     progress: Literal["plain", "none"]
     """plain: one line per step."""
+    own_metrics: Listed[tuple[str, ...]]
+    """Metrics of your own: the paths of their records, or of techniques that have some (docs/metrics.md)."""
     lightning: Annotated[Free | None, PlainSerializer(_name_only, when_used="json")]
     """A logger of Lightning's, `_target_` and its arguments, which gets every row too; null: none."""
     wandb: Annotated[Free | None, PlainSerializer(_name_only, when_used="json")]

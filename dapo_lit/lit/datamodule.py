@@ -37,6 +37,8 @@ from dapo_lit.runs.safe_loading import loads_states
 from dapo_lit.seeds import stream_seed
 from dapo_lit.step.batch import RolloutStep, token_batch
 from dapo_lit.switches.algorithm import collection_rules, loss_mask, reward_shaping
+from dapo_lit.switches.parts import own_metrics
+from dapo_lit.switches.trials import measured
 
 
 class OnDemand(IterableDataset):
@@ -98,6 +100,7 @@ class RolloutDataModule(LightningDataModule):
         self._restored: dict[str, Any] | None = None
         self._ahead = StepsAhead(self._sample)
         self._loss_mask = loss_mask(config.algorithm)
+        self._own_metrics = own_metrics(config)
         self._weights: Any = None  # EngineWeights from setup on
 
     def setup(self, stage: str) -> None:
@@ -212,6 +215,7 @@ class RolloutDataModule(LightningDataModule):
         if self.config.turns.environment is not None:
             row |= turn_metrics(collected.counted)
         row |= task_metrics(collected.counted, self.parts.problems.metrics)
+        row |= {metric.key: measured(metric, collected.counted) for metric in self._own_metrics}
         reflecting = reflection(collected.counted, self.parts.reflection, self.parts.decode)
         return row | {"rollout/reflection_frac": reflecting}
 

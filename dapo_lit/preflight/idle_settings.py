@@ -174,10 +174,10 @@ def _techniques(config: Config, takes: Collection[str]) -> list[str]:
     algorithm, get = config.algorithm, _lookup(config)
     lines = []
     for switch, technique in REGISTER.items():
-        on, argument = getattr(algorithm.techniques, switch), technique.loss_argument
+        on = getattr(algorithm.techniques, switch)
         reasons = [reason for idle in technique.idle if (reason := idle(get))]
-        if argument and argument[0] not in takes:
-            reasons = [f"loss={algorithm.loss} has no {argument[1]}"]
+        if reason := technique.without_argument({"loss": algorithm.loss}, takes):
+            reasons = [reason]
         lines += [f"techniques.{switch}=true: {reason}" for reason in reasons if on]
         for setting in technique.settings:
             value = attrgetter(setting.key)(algorithm)

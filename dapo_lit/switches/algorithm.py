@@ -33,12 +33,13 @@ from dapo_lit.switches.parts import (
     check_needs,
     check_rewards,
     interval,
+    own_metrics,
     own_techniques,
     parameters,
     part_of,
     parts_of,
 )
-from dapo_lit.switches.trials import check_change, check_keeps, check_loss, check_part
+from dapo_lit.switches.trials import check_change, check_keeps, check_loss, check_metric, check_part
 
 
 def check_algorithm(config: Config) -> None:
@@ -47,6 +48,8 @@ def check_algorithm(config: Config) -> None:
     loss_mask(config.algorithm)
     reward_shaping(config)
     check_rewards(config)  # asks the penalty, which has been tried out
+    for metric in own_metrics(config):
+        check_metric(metric)
 
 
 def credit(algorithm: Algorithm) -> Callable[[TokenBatch, TokenData], TokenData]:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ablations.designs import read_value
 from ablations.errors import suggestion
+from ablations.metrics import Metric
 from ablations.techniques import Technique
 from dapo_lit.config import Algorithm, Config, ConfigError
 from dapo_lit.config.identity import kinds
@@ -178,6 +179,28 @@ def own_technique(path: str) -> Technique:
 def own_techniques(algorithm: Algorithm) -> list[Technique]:
     """The records of the user's techniques that are on."""
     return [own_technique(path) for path in algorithm.own_techniques]
+
+
+def own_metrics(config: Config) -> list[Metric]:
+    """The metrics of the user's that a run logs: those of `logger.own_metrics`, and of its own techniques.
+
+    Raises ConfigError: there is none at a path, or two have one name.
+    """
+    found: dict[str, Metric] = {}
+    for path in dict.fromkeys((*config.logger.own_metrics, *config.algorithm.own_techniques)):
+        try:
+            record = named_object(path)
+        except NamedError as error:
+            raise ConfigError(f"logger.own_metrics: {error}") from error
+        for metric in record.metrics if isinstance(record, Technique) else [record]:
+            if not isinstance(metric, Metric) or metric.measure is None:
+                raise ConfigError(
+                    f"logger.own_metrics: {path} is no dapo_lit.techniques.Metric with a function `measure`, nor a "
+                    "technique with some"
+                )
+            if found.setdefault(metric.key, metric) != metric:
+                raise ConfigError(f"logger.own_metrics: two metrics have the name {metric.name}; rename one")
+    return [*found.values()]
 
 
 def parameters(

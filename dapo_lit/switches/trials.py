@@ -1,14 +1,20 @@
 """Tries out the parts of an algorithm on a few numbers, so that a mistake shows before anything is spent."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ablations.metrics import Metric
 from dapo_lit.config import ConfigError
+from dapo_lit.data.problem import Problem
+from dapo_lit.engines.protocol import Sample, SampleKey, token_ids
 from dapo_lit.imports import described
 from dapo_lit.objective.tokens import Bounds, PolicyLoss, Tokens
+from dapo_lit.rewards.score import Score
+from dapo_lit.rollout.records import Completion, Group
 from dapo_lit.seeds import PROBE
 from dapo_lit.switches.parts import CORRECTION, ESTIMATOR, PENALTY, Part, small_groups
 
@@ -86,6 +92,41 @@ def check_keeps(keeps: Callable[..., Any]) -> None:
             f"algorithm.own_techniques: {_path(keeps)} must return a bool for each completion, (3,) for 3; it "
             f"returned {got}"
         )
+
+
+def check_metric(metric: Metric) -> None:
+    """Raises ConfigError for a metric of the user's that fails on two small groups or is no number."""
+    groups = []
+    for index, right in enumerate(VERDICTS[1:]):
+        groups.append(Group(1, index, Problem(f"p{index}", "1 + 2 =", "3"), 0, token_ids((1, 2))))
+        for place, correct in enumerate(right):
+            key, ids = SampleKey(1, f"p{index}", 0, place), token_ids(range(3, 4 + place))
+            logprobs = np.full(len(ids), -0.5, np.float32)
+            sample = Sample(key, ids, logprobs, finished=place < 3, policy_version=0)
+            value = 1.0 if correct else -1.0
+            groups[-1].completions.append(
+                Completion(sample, "3" if correct else "4", Score(correct, value), value, 0.0, value)
+            )
+    measured(metric, groups)
+
+
+def measured(metric: Metric, groups: Sequence[Group]) -> float | None:
+    """The value of a metric of the user's.
+
+    Raises ConfigError: it fails, or is no number.
+    """
+    assert metric.measure is not None
+    if not any(group.completions for group in groups):  # nothing was generated: as the metrics of the package
+        return None
+    try:
+        value: Any = metric.measure(groups)
+    except Exception as error:
+        raise ConfigError(f"logger.own_metrics: {metric.key} fails: {described(error)}") from error
+    if hasattr(value, "tolist"):  # of numpy or torch
+        value = value.tolist()
+    if value is not None and not isinstance(value, (int, float)):
+        raise ConfigError(f"logger.own_metrics: {metric.key} must be a number or None; it is {value!r}")
+    return None if value is None else float(value)
 
 
 def _tried(function: Callable[..., Any], *arguments: Tensor) -> object:
