@@ -45,7 +45,7 @@ test: $(READY)  ## run the tests of what trains, evaluates and launches studies 
 
 test-fast: $(READY)  ## the tests nearest to what has changed since the last commit, by imports (tests/nearest.py), for a minute
 	tests=$$($(BIN)/python tests/nearest.py); test -z "$$tests" || \
-	    TEST_SECONDS=60 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $$tests $(ARGS)
+	    TEST_SECONDS=45 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $$tests $(ARGS)
 
 test-wheel: $(READY)  ## test what is in the distributions, and walk the first ten minutes of five kinds of users from the wheel (two minutes on two cores)
 	$(BIN)/python -m pytest -n 0 tests/wheel

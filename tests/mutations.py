@@ -1,6 +1,7 @@
 """Seeds one fault at a time into a copy of the code; the tests named with it must fail. Run by `make test-mutations`.
+The test that failed is then run on an unchanged copy, where it must pass.
 
-    python tests/mutations.py                # all faults, after the tests on an unchanged copy: minutes on one core
+    python tests/mutations.py                # all faults; minutes on one core
     python tests/mutations.py clip eos       # those with a word in their name
     python tests/mutations.py --draw 30 7    # thirty that a generator draws from the code with seed 7 (drawn_faults.py)
 
@@ -14,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -27,8 +29,6 @@ COPIED = (
 READ_ONLY = "experiments"
 LIBRARIES = ("torch", "lightning.pytorch", "transformers", "pandas", "hypothesis", "hydra")
 """Imported once, before the tests are forked: that takes longer than most of the tests."""
-TESTS_FAILED = 1
-"""pytest's exit code; every other one but 0 means that the tests did not run."""
 
 
 @dataclass(frozen=True)
@@ -368,8 +368,8 @@ def seed(fault: Fault, folder: Path) -> None:
     file.write_text(text.replace(fault.old, fault.new))
 
 
-def run_tests(tests: tuple[str, ...], folder: Path) -> tuple[int, str]:
-    """pytest's exit code in the copy, and the test that failed or the last line of the output."""
+def run_tests(tests: tuple[str, ...], folder: Path) -> tuple[int, str | None, str]:
+    """pytest's exit code in the copy, the test or file that failed, and the last line of the output."""
     output = folder / "output.txt"
     if (child := os.fork()) == 0:
         with output.open("w") as file:
@@ -383,12 +383,12 @@ def run_tests(tests: tuple[str, ...], folder: Path) -> tuple[int, str]:
         os._exit(code)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     text = output.read_text()
-    failed = re.search(r"^(?:FAILED|ERROR) \S*::(.+?)(?: - .*)?$", text, flags=re.MULTILINE)
-    return code, failed[1] if failed else (text.strip().splitlines() or [""])[-1]
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+\.py(?:::.+?)?)(?: - .*)?$", text, flags=re.MULTILINE)
+    return code, failed and failed[1], (text.strip().splitlines() or [""])[-1]
 
 
-def verdict(fault: Fault) -> tuple[str, str]:
-    """(found, survived or error, what says so)."""
+def verdict(fault: Fault, unchanged: Path) -> tuple[str, str]:
+    """(found, survived or error, what says so). A test that fails without the fault too finds nothing."""
     with tempfile.TemporaryDirectory(prefix="mutation_") as name:
         folder = Path(name)
         copy_tree(folder)
@@ -396,24 +396,16 @@ def verdict(fault: Fault) -> tuple[str, str]:
             seed(fault, folder)
         except ValueError as error:
             return "error", str(error)
-        code, said = run_tests(fault.tests, folder)
-    return {0: "survived", TESTS_FAILED: "found"}.get(code, "error"), said
+        code, failed, said = run_tests(fault.tests, folder)
+    if failed is None:
+        return ("survived" if code == 0 else "error"), said
+    return ("found", failed.rpartition("::")[2]) if passes(failed, unchanged) else ("error", f"fails anyway: {failed}")
 
 
-def failing_anyway(faults: list[Fault]) -> set[tuple[str, ...]]:
-    """The tests that fail without a fault too, twice: such a test finds nothing."""
-    failing = set[tuple[str, ...]]()
-    with tempfile.TemporaryDirectory(prefix="mutation_") as name:
-        copy_tree(Path(name))
-        for tests in dict.fromkeys(fault.tests for fault in faults):
-            # Once more where other processes share the cores: a test of timing may need it.
-            for code, said in (run_tests(tests, Path(name)) for _ in range(2)):
-                if code == 0:
-                    break
-                print(f"without a fault: {' '.join(tests)}\n  {said}", flush=True)
-            else:
-                failing.add(tests)
-    return failing
+@cache
+def passes(test: str, unchanged: Path) -> bool:
+    """Tried twice: where other processes share the cores, a test of timing may need it."""
+    return any(run_tests((test,), unchanged)[0] == 0 for _ in range(2))
 
 
 def main(faults: Sequence[Fault] = FAULTS) -> None:
@@ -424,14 +416,15 @@ def main(faults: Sequence[Fault] = FAULTS) -> None:
     chosen = [fault for fault in faults if not words or any(word.lower() in fault.name.lower() for word in words)]
     for library in LIBRARIES:
         import_module(library)
-    failing = failing_anyway(chosen)
     found = 0
-    for fault in chosen:
-        result, said = ("error", "its tests fail without it") if fault.tests in failing else verdict(fault)
-        if result == "survived" and (reason := reason_to_survive(fault.name)):
-            result, said = "listed", reason
-        found += result in ("found", "listed")
-        print(f"{result:<9} {fault.name:<74} {said}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="unchanged_") as unchanged:
+        copy_tree(Path(unchanged))
+        for fault in chosen:
+            result, said = verdict(fault, Path(unchanged))
+            if result == "survived" and (reason := reason_to_survive(fault.name)):
+                result, said = "listed", reason
+            found += result in ("found", "listed")
+            print(f"{result:<9} {fault.name:<74} {said}", flush=True)
     print(f"{found} of {len(chosen)} faults found, or listed with the reason why no test should see them")
     sys.exit(found < len(chosen))
 

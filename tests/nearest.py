@@ -24,7 +24,7 @@ HELPERS = ("tests", "tests/ablations", "tests/lit", "tests/engines", "tests/poli
 """Folders whose modules tests import by their bare name."""
 MOST = 20
 """Files of tests: importing more would take longer than their tests have left of a minute."""
-ELSEWHERE = ("parity", "vllm_runs", "gpu_contracts", "pages")
+ELSEWHERE = ("parity", "vllm_runs", "gpu_contracts", "pages", "wheel")
 
 
 def module_name(file: Path) -> str:
@@ -43,7 +43,7 @@ def modules() -> dict[str, Path]:
 
 
 @cache
-def test_files() -> list[Path]:
+def files_of_tests() -> list[Path]:
     found = sorted((ROOT / "tests").rglob("test_*.py"))
     return [file for file in found if file.relative_to(ROOT / "tests").parts[0] not in ELSEWHERE]
 
@@ -51,16 +51,30 @@ def test_files() -> list[Path]:
 @cache
 def imported(file: Path) -> frozenset[str]:
     """Modules of the packages that a file imports or names, with those of the helpers that it imports."""
+    return frozenset[str]().union(*map(_imported_alone, {file, *helpers(file)}))
+
+
+@cache
+def helpers(file: Path) -> frozenset[Path]:
+    """The helpers of tests that a file imports, with the helpers of those."""
+    nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    named = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    named |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    places = [ROOT / folder / (name.replace(".", "/") + ".py") for name in named for folder in HELPERS]
+    found = {place for place in places if place.is_file() and place != file}
+    return frozenset(found).union(*map(helpers, found))
+
+
+@cache
+def _imported_alone(file: Path) -> frozenset[str]:
     found: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         match node:
             case ast.ImportFrom(str(module), names):
                 for alias in names:
                     found |= _defining(_once(module), alias.name)
-                found |= _of_helper(module)
             case ast.Import(names):
-                for alias in names:
-                    found |= {alias.name} & modules().keys() | _of_helper(alias.name)
+                found |= {_once(alias.name) for alias in names} & modules().keys()
             case ast.Constant(str(text)) if text in modules() and "." in text:
                 found.add(text)
     return frozenset(found)
@@ -81,18 +95,11 @@ def _defining(module: str, name: str) -> set[str]:
     return {module}
 
 
-def _of_helper(name: str) -> frozenset[str]:
-    for folder in HELPERS:
-        if (file := ROOT / folder / f"{name}.py").is_file():
-            return imported(file)
-    return frozenset()
-
-
 @cache
 def importers() -> dict[str, set[Path]]:
     """Module -> files of the packages and of tests that import it."""
     found = defaultdict(set)
-    for file in (*modules().values(), *test_files()):
+    for file in (*modules().values(), *files_of_tests()):
         for module in imported(file):
             found[module].add(file)
     return found
@@ -105,7 +112,7 @@ def nearest(file: Path) -> list[Path]:
     if file.suffix != ".py" or module_name(file) not in modules():
         return [test for reader in _readers(file) for test in nearest(reader)]
     steps = dict(_steps(module_name(file)))
-    own = {test for test in test_files() if test.parent == _room(file)}
+    own = {test for test in files_of_tests() if test.parent == _room(file)}
 
     def rank(test: Path) -> tuple[bool, bool, int, int]:
         return test.stem != f"test_{file.stem}", test not in own, steps.get(test, len(modules())), len(imported(test))
@@ -119,7 +126,7 @@ def _steps(module: str) -> Iterator[tuple[Path, int]]:
     edge, steps = {module}, 0
     while edge:
         files = {file for name in edge for file in importers().get(name, ())} - seen
-        tests = files & set(test_files())
+        tests = files & set(files_of_tests())
         yield from ((test, steps) for test in tests)
         edge = {module_name(file) for file in files - tests}
         seen |= files
@@ -143,17 +150,7 @@ def _room(file: Path) -> Path:
 
 def _of_tests(file: Path) -> list[Path]:
     """A file of tests is its own; a helper has those that import it."""
-    if file.name.startswith("test_"):
-        return [file] if file in test_files() else []
-    bare = file.stem
-    return [test for test in test_files() if bare in _names(test)]
-
-
-@cache
-def _names(test: Path) -> frozenset[str]:
-    nodes = list(ast.walk(ast.parse(test.read_text(encoding="utf-8"))))
-    found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    return frozenset(found | {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module})
+    return [test for test in files_of_tests() if file in (test, *helpers(test))]
 
 
 def changed() -> Iterator[Path]:

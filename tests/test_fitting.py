@@ -22,7 +22,7 @@ from dapo_lit.forecast.fitting import (
     fitted,
     largest_micro_batch,
 )
-from dapo_lit.forecast.memory import GIB, Memory, resident_engine
+from dapo_lit.forecast.memory import GIB, Memory, engine_weights, resident_engine
 from dapo_lit.preflight.training import precision_warnings
 from dapo_lit.train import sized
 from dapo_lit_tools.planning.hardware import PlanConfig
@@ -42,7 +42,7 @@ def planned(*overrides: str) -> PlanConfig:
     return parse_as(resolved(tree_of(overrides, "plan")), PlanConfig)
 
 
-PARAMETERS = 4_000_000
+PARAMETERS = 20_000_000
 ACTIVATION_BYTES = {"none": 40_000, "full": 8_000}
 """Of a token, with and without recomputation."""
 
@@ -111,6 +111,8 @@ def test_the_cache_gets_what_training_leaves_and_more_if_the_engine_sleeps(simpl
     )
     assert used < room - ENGINE_RESERVE_GIB - room / 4  # a quarter is kept for the cache before training is sized
     assert awake.rollout.vllm.cache_gb + used + ENGINE_RESERVE_GIB == pytest.approx(room, abs=0.1)
+    woken = simple_memory(asleep).state + ENGINE_RESERVE_GIB + engine_weights(asleep, PARAMETERS)
+    assert asleep.rollout.vllm.cache_gb == pytest.approx(room - woken, abs=0.01)
     assert asleep.rollout.vllm.cache_gb > awake.rollout.vllm.cache_gb
     assert asleep.trainer.tokens_at_once >= awake.trainer.tokens_at_once
     assert ENGINE_RESERVE_GIB * GIB == RESERVED_BYTES
