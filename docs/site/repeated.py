@@ -1,7 +1,7 @@
 """Lists runs of twelve words that pages have twice: `python docs/site/repeated.py [PAGE ...]`, part of `make docs`.
 
 A fact has one page, and others link to it. A run is within a sentence. Not compared: quotes (`> `, and in the log of
-studies a study's title), tables, made parts, which come from one source (made.py), code blocks, comments, what a picture
+studies a title), tables, made parts, which come from one source (made.py), code blocks, comments, what a picture
 shows, where a link leads, and numbers. Left out are pages that a script writes.
 """
 
