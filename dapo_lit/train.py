@@ -32,6 +32,7 @@ from dapo_lit.runs.preemption import requeue
 from dapo_lit.runs.wandb_checks import check_wandb
 
 if TYPE_CHECKING:
+    from ablations.report.run_page import RunPage
     from dapo_lit.build.components import RunComponents
     from dapo_lit.cli.study_launch import Sweep
     from dapo_lit.cli.workers import Cell
@@ -144,7 +145,7 @@ def check_study(configs: Iterable[Config], arms: Iterable[Config] = ()) -> None:
     from dapo_lit.cli.study_plan import check_base, packed_cell
     from dapo_lit.preflight.training import check_run
     from dapo_lit.runs.run_folder import is_done, run_path
-    from dapo_lit.switches.parts import check_algorithm
+    from dapo_lit.switches.algorithm import check_algorithm
 
     silence_libraries()
     for config in arms:
@@ -280,7 +281,7 @@ def follow(config: Config, run_start: RunStart) -> None:
 def train_in(folder: RunFolder, config: Config, parts: RunComponents, run_start: RunStart) -> None:
     """Trains in an open run folder, and records in run.json how the training ended."""
     from ablations.files.run_manifest import step_of, update_manifest
-    from ablations.report.run_page import write_run_page
+    from ablations.report.run_page import RunPage
     from dapo_lit.lit.fit import fit
     from dapo_lit.lit.processes import StartPoint
     from dapo_lit.runs.checkpoint_files import newest_good
@@ -299,15 +300,16 @@ def train_in(folder: RunFolder, config: Config, parts: RunComponents, run_start:
         run_start.broadcast(start)
         if not folder.resumes:
             folder.write_run(**start_of(parts) | origin)
-        loggers = Loggers(config, folder, write_run_page)
+        page = RunPage(folder.path)
+        loggers = Loggers(config, folder, page.row)
         module, stop = fit(config, parts, start, loggers, run_start.ranks)
     except BaseException as error:
-        # Lightning turns Ctrl-C into SystemExit.
+        # Lightning turns Stopped into SystemExit.
         cause = error.__context__ if isinstance(error, SystemExit) and error.__context__ else error
         status = "stopped" if isinstance(cause, KeyboardInterrupt) else "failed"
         # It may be another process's run now, or the disk is full: the reason that is reported says so.
         with suppress(HeldError, OSError):
-            reason = "Ctrl-C" if status == "stopped" else f"{type(cause).__name__}: {cause}"
+            reason = str(cause) if status == "stopped" else f"{type(cause).__name__}: {cause}"
             folder.write_run(status=status, error=reason)
         with suppress(OSError):
             if loggers:
@@ -317,9 +319,9 @@ def train_in(folder: RunFolder, config: Config, parts: RunComponents, run_start:
         if status == "failed":
             raise
         kept = folder.checkpoints
-        further = f"continues from {kept[-1].name}" if kept else "starts anew: there is no checkpoint yet"
-        print(f"stopped by Ctrl-C; the same command with resume=true {further} (run: {folder.path})", flush=True)
-        raise SystemExit(130) from error
+        further = f"continues from {kept[-1].name}" if kept else "starts again: there is no checkpoint yet"
+        cause.add_note(f"the same command with resume=true {further} (run: {folder.path})")
+        raise cause from None
     if stop.requested:
         loggers.close()
         folder.write_run(status="preempted")
@@ -328,7 +330,7 @@ def train_in(folder: RunFolder, config: Config, parts: RunComponents, run_start:
         if stop.wants_requeue:
             requeue()
         raise SystemExit(0)  # ends a multirun too: the process was asked to stop, not only this run
-    finish(folder, config, loggers)
+    finish(folder, config, loggers, page)
 
 
 def start_of(parts: RunComponents) -> dict[str, str | None]:
@@ -337,18 +339,17 @@ def start_of(parts: RunComponents) -> dict[str, str | None]:
     return {"base_weights": base.weights if base else None, "base_origin": base.origin if base else None}
 
 
-def finish(folder: RunFolder, config: Config, loggers: Loggers) -> None:
+def finish(folder: RunFolder, config: Config, loggers: Loggers, page: RunPage) -> None:
     """Marks the run as done, writes its page and prints its summary."""
-    from ablations.report.run_page import write_run_page
     from dapo_lit.cli.run_summary import print_summary, what_next
 
     status = folder.read_run()["status"]
     folder.write_run(status="finished" if status == "running" else status)
     write_text(folder.path / DONE, (folder.path / RECORD).read_text(encoding="utf-8"))
-    page = write_run_page(folder.path)
+    written = page.write()
     loggers.close()
     print_summary(folder, config)
-    print("\n".join(filter(None, (f"run     {folder.path}\npage    {page}", what_next(folder.path)))), flush=True)
+    print("\n".join(filter(None, (f"run     {folder.path}\npage    {written}", what_next(folder.path)))), flush=True)
 
 
 def print_findings(config: Config) -> int:

@@ -1,7 +1,8 @@
 """pytest with the shapes in signatures checked on every call: `python tests/checked_shapes.py tests/objective`.
 
 An argument, a result or a field of a dataclass whose annotation has shapes of jaxtyping is compared with them; an axis
-has one size throughout a call. Nothing of this is in a run: without the hook of `main`, annotations do nothing.
+has one size throughout a call. Nothing of this is in a run: without the hook of `main`, annotations do nothing. A few
+calls of a function are enough, so tests with hundreds of drawn examples are left out.
 """
 
 import functools
@@ -13,6 +14,7 @@ from typing import Any, Union, get_args, get_origin
 
 from jaxtyping import AbstractArray, install_import_hook
 
+PACKAGES = ("dapo_lit", "ablations", "math_answers")
 ROOMS = tuple(f"dapo_lit.{room}" for room in ("objective", "step", "policy", "switches", "engines.torch_engine"))
 
 
@@ -47,12 +49,21 @@ def checks(function: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
+class WithoutExamples:
+    """Leaves out what Hypothesis draws examples for."""
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        items[:] = [item for item in items if not hasattr(item.function, "hypothesis")]
+
+
 def main() -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] in PACKAGES]:  # the forked process has them
+        del sys.modules[name]
     install_import_hook(ROOMS, "checked_shapes.checks")
     # After the hook: what is imported before it is not checked.
     import pytest
 
-    sys.exit(pytest.main(["-n", "0", "-q", "-rf", *sys.argv[1:]]))
+    sys.exit(pytest.main(["-n", "0", "-q", "-rf", *sys.argv[1:]], [WithoutExamples()]))
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def server() -> subprocess.Popen[str]:
 class Command:
     """A command in a process of its own, started without waiting for it."""
 
-    def __init__(self, *arguments: str, cwd: Path, module: str = "dapo_lit.train") -> None:
+    def __init__(self, *arguments: str, cwd: Path, module: str = "dapo_lit.train", terminal: str = "") -> None:
         self.arguments = [module, *arguments]
         self._outputs = tempfile.TemporaryDirectory(prefix="command_")
         self.folder = Path(self._outputs.name)
@@ -44,7 +44,8 @@ class Command:
             "arguments": arguments,
             "cwd": str(cwd),
             "env": dict(os.environ),
-            **{name: str(self.folder / name) for name in ("stdout", "stderr", "exit_code")},
+            "terminal": terminal,
+            **{name: str(self.folder / name) for name in ("stdout", "stderr", "exit_code", "all_ended")},
         }
         forking = server()
         assert forking.stdin is not None
@@ -71,6 +72,15 @@ class Command:
                 raise subprocess.TimeoutExpired(self.arguments, timeout, self.output("stdout"), self.output("stderr"))
             time.sleep(0.01)
         return subprocess.CompletedProcess(self.arguments, code, self.output("stdout"), self.output("stderr"))
+
+    def leaves_nothing(self, within_s: float) -> bool:
+        """True if every process that it started has ended, at most so long after the command itself."""
+        deadline = time.monotonic() + within_s
+        while not (self.folder / "all_ended").exists():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        return True
 
     def output(self, name: str) -> str:
         file = self.folder / name

@@ -3,9 +3,10 @@
 This script imports them once and then forks a process for every request: a line of JSON on standard input with the
 module, its arguments, folder and environment, and the files that take the output. It answers with the process's id.
 What is forked is the command as `python -m` runs it, a process with signals and an exit code of its own. The exit code
-is written to a file when the process has ended.
+is written to a file when the process has ended, and another file when everything that it started has ended too.
 """
 
+import ctypes
 import gc
 import json
 import os
@@ -13,6 +14,7 @@ import runpy
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -27,9 +29,14 @@ def run(request: dict) -> None:
     """The command, in a process that was forked for it; does not return."""
     code = 1
     try:
+        if request["terminal"]:
+            os.setsid()  # the first terminal that the leader of a session opens is its own
         for number, name in ((1, "stdout"), (2, "stderr")):
-            file = os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            file = os.open(request["terminal"] or request[name], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(file, number)
+        if request["terminal"]:
+            # Those of this process were opened on files, and would seek.
+            sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))  # noqa: SIM115
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit it as ignored
         os.environ.clear()
         os.environ.update(request["env"])
@@ -54,6 +61,7 @@ def run(request: dict) -> None:
 def watched(request: dict, announce: int) -> None:
     """Forks the command, announces its id and writes down how it ended; does not return."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: what outlives the command becomes a child of this process
     child = os.fork()
     if child == 0:
         os.close(announce)
@@ -64,7 +72,22 @@ def watched(request: dict, announce: int) -> None:
     part = Path(request["exit_code"] + ".part")
     part.write_text(str(code))
     part.rename(request["exit_code"])
+    signal.signal(signal.SIGALRM, lambda *_: kill_children())
+    signal.alarm(60)
+    with suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
+    if not signal.alarm(0):
+        os._exit(0)
+    with suppress(OSError):  # the test has ended too
+        Path(request["all_ended"]).touch()
     os._exit(0)
+
+
+def kill_children() -> None:
+    for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+        os.kill(int(pid), signal.SIGKILL)
+    signal.alarm(1)  # and what those leave behind
 
 
 def main() -> None:

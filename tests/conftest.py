@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator
 from functools import cache as kept
 from pathlib import Path
@@ -23,30 +24,13 @@ os.environ["COLUMNS"] = "118"
 if TYPE_CHECKING:
     from dapo_lit.config import Config
 
-SLOW = {
-    "test_aggregation.py", "test_algorithms.py", "test_base.py", "test_bench_scripts.py",
-    "test_bounded_work.py", "test_calibration.py", "test_check_rewards.py", "test_checkpoints.py",
-    "test_committed_cell.py", "test_config.py", "test_corrected_steps.py", "test_damage.py", "test_devices.py",
-    "test_docs.py", "test_equivalence_matrix.py", "test_packaging.py",
-    "test_evaluate.py", "test_examples.py", "test_exceptions.py", "test_export.py", "test_fork.py",
-    "test_hostile.py", "test_identity.py", "test_library.py", "test_lora_runs.py", "test_made.py", "test_module.py",
-    "test_new_loss.py", "test_new_technique.py", "test_notebooks.py", "test_one_file.py", "test_overlap.py",
-    "test_own_data.py", "test_own_parts.py", "test_parts.py", "test_plan.py", "test_policy_check.py",
-    "test_rank_watch.py", "test_ranks.py",
-    "test_regimes.py", "test_replay.py", "test_replay_page.py", "test_report_page.py", "test_resume.py",
-    "test_reward_check.py", "test_roads.py", "test_rooms.py", "test_safe_loading.py", "test_sequential.py",
-    "test_shapes.py", "test_sketch.py", "test_steps_ahead.py", "test_stopping.py", "test_study_configs.py",
-    "test_study_launch.py", "test_study_report.py",
-    "test_running.py", "test_study_statistics.py", "test_supervisor.py", "test_turn_tasks.py", "test_turns.py",
-    "test_switches.py", "test_train.py", "test_whole_update.py",
-    "test_wiring.py", "test_wrong_inputs.py",
-}  # fmt: skip
-"""Files of tests that take some seconds or more; `make test-fast` leaves them out."""
+STARTED, SECONDS = time.monotonic(), float(os.environ.get("TEST_SECONDS", "inf"))
+"""`make test-fast` begins no test after this time: it runs as many as there is time for, the nearest first."""
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """`make test-fast` does not import what it leaves out."""
-    return True if config.option.markexpr == "not slow" and collection_path.name in SLOW else None
+def pytest_runtest_setup() -> None:
+    if time.monotonic() - STARTED > SECONDS:
+        pytest.skip(f"the {SECONDS:.0f} seconds are over")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -58,15 +42,13 @@ def pytest_collection() -> None:
     settings.load_profile("shared_cores")
 
 
-FIRST = ("test_notebooks.py", "test_plan.py", "test_api.py", "test_tune.py", "test_shapes.py")
+FIRST = ("test_plan.py", "test_api.py", "test_shapes.py")
 """Files with tests of half a minute: begun last, one of them would run on with nothing left for the other workers."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.name not in FIRST)
-    for item in items:
-        if item.path.name in SLOW:
-            item.add_marker(pytest.mark.slow)
+    if float("inf") == SECONDS:
+        items.sort(key=lambda item: item.path.name not in FIRST)
 
 
 def pytest_collection_finish() -> None:

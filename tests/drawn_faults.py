@@ -1,40 +1,27 @@
 """Faults that nobody chose: drawn from the syntax of a room's files by a seed, for `tests/mutations.py --draw`.
 
 Kinds: an operator (+ for -, < for <=, and for or, min for max, a dropped not or minus), a bound (an integer one
-larger), a dropped argument (f(a, b=c) without b). Each room has the same number of faults. Annotations, messages of
-errors, assertions, printing and `strict=True` are left alone. A drawn fault may change nothing that anybody could see:
-what survives is read, and goes into FAULTS of mutations.py with a test that finds it, or into SURVIVING with a reason.
+larger), a dropped argument (f(a, b=c) without b). A room is a folder of a package, or the files at its top; rooms take
+turns, in an order that the seed draws. Annotations, messages of errors, assertions, printing and `strict=True` are left
+alone. A drawn fault may change nothing that anybody could see: what survives is read, and goes into FAULTS of
+mutations.py with a test that finds it, or into SURVIVING with a reason.
 """
 
 import ast
+import os
 import random
 import re
+from collections import defaultdict
 from collections.abc import Iterator
+from itertools import islice, zip_longest
 from pathlib import Path
 
-ROOMS = (
-    "objective",
-    "step",
-    "rollout",
-    "cli/fork.py",
-    "../ablations/compare",
-    "../ablations/read",
-    "../ablations/report",
-)
-"""Below dapo_lit."""
-TESTS = {
-    "objective": ("tests/objective", "tests/switches"),
-    "step": (
-        "tests/step",
-        "tests/lit/test_module.py",
-        "tests/lit/test_measured.py",
-        "tests/lit/test_corrected_steps.py",
-    ),
-    "rollout": ("tests/rollout", "tests/lit/test_steps_ahead.py"),
-    "cli": ("tests/cli", "tests/test_fork.py"),
-    "../ablations": ("tests/ablations", "tests/study"),
-}
-"""Room -> what should see a fault of it. What survives these is tried on the equivalence matrix and by hand."""
+from nearest import ROOT, modules, nearest
+
+LIGHT = {"techniques.py", "__main__.py", "__init__.py"}
+"""Records, lists of commands and names that are handed on: no arithmetic."""
+FILES_OF_TESTS = 12
+"""The nearest ones, by imports (nearest.py). What survives these is tried on the equivalence matrix and by hand."""
 SURVIVING = {
     "operator objective/advantages.py: spread <= _ROUNDING_STEPS * torch.finfo(values.dtype).eps * size -> "
     "spread < _ROUNDING_STEPS * torch.finfo(values.dtype).eps * size": "at equality, as where all are 0, both give 0",
@@ -111,19 +98,31 @@ def _code(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def drawn(package: Path, count: int, seed: int) -> Iterator[tuple[str, str, str, str, tuple[str, ...]]]:
-    """(name, file, old, new, tests) of `count` faults; the text `old` is in its file once."""
+    """(name, file from `package`, old, new, tests) of `count` faults; the text `old` is in its file once."""
     order = random.Random(seed)
-    for room, tests in TESTS.items():
-        files = [file for part in ROOMS if part.startswith(room) for file in _files(package / part)]
-        found = [(file, *each) for file in files for each in candidates(ast.parse(file.read_text()))]
-        for file, kind, old, new in order.sample(found, len(found))[: count // len(TESTS)]:
-            before, after = _lines(file.read_text(), old, new)
-            name = str(file.relative_to(package))
-            yield f"{kind} {name}:{old.lineno}: {ast.unparse(old)} -> {ast.unparse(new)}", name, before, after, tests
+    faults = [_shuffled(files, order) for files in rooms()]
+    order.shuffle(faults)
+    taking_turns = (fault for turn in zip_longest(*faults) for fault in turn if fault is not None)
+    for file, kind, old, new in islice(taking_turns, count):
+        before, after = _lines(file.read_text(), old, new)
+        name = os.path.relpath(file, package)
+        tests = tuple(str(test.relative_to(ROOT)) for test in nearest(file)[:FILES_OF_TESTS])
+        yield f"{kind} {name}:{old.lineno}: {ast.unparse(old)} -> {ast.unparse(new)}", name, before, after, tests
 
 
-def _files(room: Path) -> list[Path]:
-    return [room] if room.is_file() else sorted(file for file in room.rglob("*.py") if file.name != "__init__.py")
+def rooms() -> list[list[Path]]:
+    """The files of each room."""
+    found = defaultdict(list)
+    for file in modules().values():
+        if file.name not in LIGHT:
+            found[file.relative_to(ROOT).parent.parts[:2]].append(file)
+    return [*found.values()]
+
+
+def _shuffled(files: list[Path], order: random.Random) -> Iterator[tuple[Path, str, ast.expr, ast.expr]]:
+    """All faults of a room."""
+    found = [(file, *each) for file in files for each in candidates(ast.parse(file.read_text()))]
+    return iter(order.sample(found, len(found)))
 
 
 def _lines(text: str, old: ast.expr, new: ast.expr) -> tuple[str, str]:

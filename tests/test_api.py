@@ -6,11 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from command_line import SMALL, run_cli
 
 from ablations.errors import UserError
@@ -22,8 +25,27 @@ EXPERIMENT, *SETTINGS = SMALL
 NOT_COMPARED = ("perf/", "memory/", "wall_s", "time")
 
 
+class Forked:
+    """A command's process as api.py sees it, forked from the server of command_line.py."""
+
+    def __init__(self, command: list[str], **_: object) -> None:
+        done = run_cli(*command[4:], cwd=Path.cwd(), module=command[3])
+        self.stdout, self.code = (done.stdout + done.stderr).splitlines(keepends=True), done.returncode
+
+    def wait(self) -> int:
+        return self.code
+
+
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> api.Run:
+def forked() -> Iterator[None]:
+    """Commands start without importing torch again; that they start at all has tests of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(api, "subprocess", SimpleNamespace(Popen=Forked, PIPE=None, STDOUT=None))
+        yield
+
+
+@pytest.fixture(scope="module")
+def trained(forked: None, tmp_path_factory: pytest.TempPathFactory) -> api.Run:
     folder = tmp_path_factory.mktemp("api")
     settings = {"logger.rollouts_every": 1, "budget.steps": 2}
     return train("four_sums", *SETTINGS, seed=3, settings=settings, runs_dir=folder / "runs")
@@ -53,7 +75,8 @@ def test_a_run_has_its_completions_its_config_its_page_and_a_plot(trained: api.R
     assert "step 2" in trained._repr_html_()
 
 
-def test_a_mistake_is_the_commands_message(tmp_path: Path) -> None:
+def test_a_mistake_is_the_commands_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "subprocess", subprocess)
     with pytest.raises(UserError, match=r"budget.steps: .* greater than 0, and it is -1"):
         train("four_sums", steps=-1, runs_dir=tmp_path)
     with pytest.raises(UserError, match=r"none: not readable|no such folder|none"):
@@ -89,7 +112,7 @@ def test_a_run_or_a_study_that_is_not_there_is_named(tmp_path: Path) -> None:
         report()
 
 
-def test_rows_and_a_function_of_ones_own_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_and_a_function_of_ones_own_train(forked: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dapo_lit.build.components import RunComponents
 
     monkeypatch.chdir(tmp_path)
@@ -155,7 +178,18 @@ def test_rows_may_be_a_table_and_have_numbers_of_numpy(tmp_path: Path) -> None:
             api._file_of(wrong, tmp_path)  # type: ignore[arg-type]
 
 
-def test_a_study_from_python_has_its_effects(tmp_path: Path) -> None:
+def test_settings_may_be_numbers_and_arrays_of_numpy_and_torch() -> None:
+    given = {
+        "seed": np.int64(1), "algorithm.optimizer.lr": np.float64(1e-5), "preflight": np.bool_(False),
+        "algorithm.correction.band": torch.tensor([0.5, 2.0]), "study.seeds": np.arange(3), "study.bases": range(2),
+    }  # fmt: skip
+    assert api._settings(given) == [
+        "seed=1", "algorithm.optimizer.lr=1e-05", "preflight=false", "algorithm.correction.band=[0.5, 2.0]",
+        "study.seeds=[0, 1, 2]", "study.bases=[0, 1]",
+    ]  # fmt: skip
+
+
+def test_a_study_from_python_has_its_effects(forked: None, tmp_path: Path) -> None:
     found = api.multirun(
         "pair", EXPERIMENT, *SETTINGS, "+study=leave_one_out", "study.arms=[dapo-clip_higher,dapo]", "study.bases=[]",
         "study.reference=dapo-clip_higher", seeds=[0, 1],
@@ -185,6 +219,7 @@ def test_a_reader_that_is_gone_ends_the_command_too(tmp_path: Path, monkeypatch:
     command.chmod(0o755)
     read, write = os.pipe()
     os.close(read)
+    monkeypatch.setattr(api, "subprocess", subprocess)
     monkeypatch.setattr(sys, "executable", str(command))
     with os.fdopen(write, "w") as gone, open(os.devnull, "w") as nowhere:
         monkeypatch.setattr(sys, "stdout", gone)
@@ -195,10 +230,17 @@ def test_a_reader_that_is_gone_ends_the_command_too(tmp_path: Path, monkeypatch:
 
 
 def test_the_names_are_functions_and_modules_in_any_order_of_imports() -> None:
-    for first in ("import dapo_lit.train", "from dapo_lit.train import check_study", "import dapo_lit"):
-        code = f"{first}; from dapo_lit import train, ablate, report; print(*map(callable, (train, ablate, report)))"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        assert done.stdout.split() == ["True"] * 3
+    code = (
+        "import sys\n"
+        "for first in ('import dapo_lit.train', 'from dapo_lit.train import check_study', 'import dapo_lit'):\n"
+        "    for name in [n for n in sys.modules if n.partition('.')[0] in ('dapo_lit', 'ablations')]:\n"
+        "        del sys.modules[name]\n"
+        "    exec(first)\n"
+        "    from dapo_lit import train, ablate, report\n"
+        "    print(*map(callable, (train, ablate, report)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True"] * 9
     code = (
         "import dapo_lit; print({'train', 'ablate', 'report', 'api'} <= {*dir(dapo_lit)});"
         "print(*map(callable, (dapo_lit.train, dapo_lit.ablate, dapo_lit.report, dapo_lit.api.multirun)))"

@@ -59,7 +59,7 @@ def test_ctrl_c_before_a_training_is_one_line_and_code_130(monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         run_command(interrupted, Config, "config")
     assert ended.value.code == 130
-    assert capsys.readouterr().err == "stopped by Ctrl-C\n"
+    assert capsys.readouterr().err == "stopped by Ctrl-C; nothing new was kept\n"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 """What `auto` becomes: the most that fits by the simulation, recomputation only where memory asks for it, the rest to
-the engine's cache; on a CPU a fixed number."""
+the engine's cache; on a CPU a fixed number.
+
+Choices are tested on a memory that is a short formula; tests/test_plan.py has the simulation.
+"""
 
 import pytest
 import torch
@@ -19,16 +22,15 @@ from dapo_lit.forecast.fitting import (
     fitted,
     largest_micro_batch,
 )
-from dapo_lit.forecast.memory import GIB, training_memory
+from dapo_lit.forecast.memory import GIB, Memory, resident_engine
 from dapo_lit.preflight.training import precision_warnings
 from dapo_lit.train import sized
 from dapo_lit_tools.planning.hardware import PlanConfig
 from dapo_lit_tools.planning.plan import what_fits
 
 SMALL = (
-    "policy=micro", "policy.architecture.hidden_size=256", "policy.architecture.intermediate_size=1024",
-    "policy.architecture.max_position_embeddings=4096", "+policy.architecture.vocab_size=2048",
-    "task.max_prompt_tokens=16", "task.max_response_tokens=240", "trainer=gpu", "algorithm.minibatch_prompts=32",
+    "policy=micro", "policy.architecture.max_position_embeddings=4096", "task.max_prompt_tokens=16",
+    "task.max_response_tokens=240", "trainer=gpu", "algorithm.minibatch_prompts=32",
 )  # fmt: skip
 
 
@@ -40,8 +42,30 @@ def planned(*overrides: str) -> PlanConfig:
     return parse_as(resolved(tree_of(overrides, "plan")), PlanConfig)
 
 
+PARAMETERS = 4_000_000
+ACTIVATION_BYTES = {"none": 40_000, "full": 8_000}
+"""Of a token, with and without recomputation."""
+
+
+def simple_memory(config: Config, quick: bool = False) -> Memory:
+    """In place of `training_memory`: shards, gradients, states, and activations that bend upwards with the tokens."""
+    trainer = config.trainer
+    shards, tokens = 4 * PARAMETERS / (trainer.devices * trainer.num_nodes) / GIB, trainer.tokens_at_once
+    activations = (ACTIVATION_BYTES[trainer.activation_checkpointing] * tokens + tokens**2 / 2) / GIB
+    parts = ("parameters, sharded", "gradients", "optimiser states", "activations and temporary")
+    training = dict(zip(parts, (shards, shards, 2 * shards, activations), strict=True))
+    return Memory(training, PARAMETERS, resident_engine(config, PARAMETERS))
+
+
+@pytest.fixture
+def simple(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("memory", "fitting"):
+        monkeypatch.setattr(f"dapo_lit.forecast.{module}.training_memory", simple_memory)
+    monkeypatch.setattr("dapo_lit.forecast.fitting._KNOWN", {})
+
+
 def peak(config: Config, tokens: int) -> float:
-    return sum(training_memory(changed(config, micro_batch_tokens=tokens), quick=True).training.values())
+    return sum(simple_memory(changed(config, micro_batch_tokens=tokens)).training.values())
 
 
 def test_on_a_cpu_auto_is_the_number_of_the_default_run():
@@ -52,7 +76,7 @@ def test_on_a_cpu_auto_is_the_number_of_the_default_run():
     assert sized(given) == (given, "")
 
 
-def test_on_a_gpu_the_micro_batch_is_the_largest_that_fits_into_what_the_engine_leaves():
+def test_on_a_gpu_the_micro_batch_is_the_largest_that_fits_into_what_the_engine_leaves(simple):
     config = composed(*SMALL, "trainer.activation_checkpointing=none")
     room = 0.5 * (peak(config, 12288) + peak(config, 12288 + STEP_TOKENS))
     tokens, memory = largest_micro_batch(config, room)
@@ -64,7 +88,7 @@ def test_on_a_gpu_the_micro_batch_is_the_largest_that_fits_into_what_the_engine_
     assert f"trainer.micro_batch_tokens={tokens}" in fit.words
 
 
-def test_layers_are_recomputed_only_where_the_memory_asks_for_it():
+def test_layers_are_recomputed_only_where_the_memory_asks_for_it(simple):
     config = composed(*SMALL)
     whole = 32 * 16 * 256  # tokens of a mini-batch; 16,384 are enough
     assert fitted(config, 80_000_000_000).config.trainer.activation_checkpointing == "none"
@@ -75,7 +99,7 @@ def test_layers_are_recomputed_only_where_the_memory_asks_for_it():
     assert scarce.tokens_at_once > 8192
 
 
-def test_the_cache_gets_what_training_leaves_and_more_if_the_engine_sleeps():
+def test_the_cache_gets_what_training_leaves_and_more_if_the_engine_sleeps(simple):
     vllm = ("rollout=vllm", "rollout.vllm.kv_cache_gb=auto", "rollout.max_batch_size=100000")
     awake, asleep = (
         fitted(composed(*SMALL, *vllm, f"rollout.vllm.sleep={sleep}"), 8_000_000_000).config
@@ -94,7 +118,7 @@ def test_the_cache_gets_what_training_leaves_and_more_if_the_engine_sleeps():
     assert few.rollout.vllm.cache_gb < 0.5  # two sequences need no more
 
 
-def test_what_cannot_fit_is_refused_with_what_can_be_set():
+def test_what_cannot_fit_is_refused_with_what_can_be_set(simple):
     with pytest.raises(ConfigError, match=r"^trainer\.micro_batch_tokens.*=auto: training needs .* GiB .*; set .*$"):
         fitted(composed(*SMALL), 10_000_000)
     with pytest.raises(ConfigError, match=r"micro_batch_tokens=auto would let the machine decide the gradient"):
@@ -114,18 +138,18 @@ def test_what_was_chosen_is_what_the_run_records(tmp_path):
     assert yaml.safe_load(record.read_text())["trainer"]["micro_batch_tokens"] == 4096
 
 
-def test_the_plan_answers_with_the_largest_micro_batch_and_the_fewest_machines():
+def test_the_plan_answers_with_the_largest_micro_batch_and_the_fewest_machines(simple):
     config = planned(
         *SMALL, "trainer=fsdp", "trainer.devices=2", "trainer.num_nodes=4", "trainer.micro_batch_tokens=4096"
     )
-    memory = training_memory(config, quick=True)
+    memory = simple_memory(config)
     largest, fewest = what_fits(config, memory)
     assert largest == "largest micro-batch that fits: trainer.micro_batch_tokens=16384 (set: 4096)"
     assert fewest == "fewest machines that fit: trainer.num_nodes=1 (set: 4)"
     assert fewest_nodes(config, lambda _: False) is None
 
 
-def test_the_fewest_machines_are_any_number_and_what_an_awake_engine_keeps_counts():
+def test_the_fewest_machines_are_any_number_and_what_an_awake_engine_keeps_counts(simple):
     config = planned(
         *SMALL, "trainer=fsdp", "trainer.devices=2", "trainer.num_nodes=3", "trainer.micro_batch_tokens=4096",
         "rollout=vllm", "rollout.vllm.kv_cache_gb=90",
@@ -133,18 +157,18 @@ def test_the_fewest_machines_are_any_number_and_what_an_awake_engine_keeps_count
     for needed in (1, 2, 3, 5, 33, 64):
         assert fewest_nodes(config, lambda of, needed=needed: of.trainer.num_nodes >= needed) == needed
     assert fewest_nodes(changed(config, num_nodes=100), lambda of: of.trainer.num_nodes >= 99) == 99
-    memory = training_memory(config, quick=True)
+    memory = simple_memory(config)
     assert memory.peak > 90  # of 74.5 GiB, on any number of machines
     assert not any("fewest machines" in line for line in what_fits(config, memory))
 
 
-def test_the_plan_names_nothing_that_the_config_has():
+def test_the_plan_names_nothing_that_the_config_has(simple):
     small = {"memory_gb": 0.9}
     config = planned(*SMALL, "trainer.micro_batch_tokens=16384", "trainer.activation_checkpointing=none")
     sized_down = config.model_copy(update={"hardware": config.hardware.__class__(**config.hardware.__dict__ | small)})
     for choice, offered in (("none", True), ("full", False)):
         of = changed(sized_down, activation_checkpointing=choice, micro_batch_tokens=65536)
-        lines = what_fits(of, training_memory(of, quick=True))
+        lines = what_fits(of, simple_memory(of))
         assert lines
         assert any("activation_checkpointing=full" in line for line in lines) == offered
 

@@ -3,6 +3,8 @@
 import doctest
 import importlib
 import json
+from dataclasses import replace
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 from command_line import run_cli
 from torch import Tensor
+from wiring_parts import SHORT
 
 from ablations.compare.contrasts import contrasts
 from ablations.designs import Design, read_arm
@@ -95,6 +98,44 @@ def of_no_option(rewards: Tensor, *, scale: float = 1.0) -> Tensor:
     return scale * rewards
 
 
+def with_returns(rewards: Tensor) -> tuple[Tensor, Tensor]:
+    return rewards, rewards
+
+
+def without_returns(rewards: Tensor, lengths: Tensor, values: Tensor) -> Tensor:
+    return rewards - values
+
+
+def of_values(rewards: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    return rewards - values, rewards
+
+
+def by_the_right(correct: Tensor) -> Tensor:
+    """Fails in a group without a right answer."""
+    return correct.double() * correct.nonzero()[0]
+
+
+def by_the_wrong(correct: Tensor) -> Tensor:
+    """Fails in a group whose answers are all right."""
+    return correct.double() * (~correct).nonzero()[0]
+
+
+@Needs(group=3)
+def third_of_three(correct: Tensor) -> Tensor:
+    return correct.double() * (correct[2] + 1)
+
+
+@Needs(both_signs=True)
+def over_the_spread(rewards: Tensor) -> Tensor:
+    """Finite only where wrong answers have negative rewards."""
+    return rewards / rewards.amin(dim=1, keepdim=True)
+
+
+@Needs(rewards=(-inf, 0.5), source="a paper, Eq. 2")
+def small_rewards(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor) -> Tensor:
+    return -logprobs * advantages
+
+
 def of_texts(rewards: "Tensor", *, scale: "float" = 1.0) -> "Tensor":
     """As in a file with `from __future__ import annotations`."""
     return rewards
@@ -133,6 +174,7 @@ def test_an_example_is_one_short_file_whose_hand_worked_number_is_right(path):
     assert slot_of(path).given[0] in ("rewards", "logprobs")
 
 
+SMALL_REWARDS = A + "loss=test_own_parts.small_rewards"
 SPARED = (A + "techniques.soft_overlong_punishment=false", "reward.wrong_value=0")
 
 
@@ -143,6 +185,8 @@ SPARED = (A + "techniques.soft_overlong_punishment=false", "reward.wrong_value=0
         ((ESTIMATOR + "maxrl.maxrl", "reward.wrong_value=0"), "soft_overlong_punishment punish=right"),
         ((ESTIMATOR + "maxrl.maxrl", *SPARED, A + "kl.beta=0.1", A + "kl.where=reward"), "kl.where=reward"),
         ((ESTIMATOR + "w_reinforce.weighted", *SPARED), "w_reinforce.weighted reward.wrong_value=-1 2506.01347"),
+        ((SMALL_REWARDS,), "small_rewards a right answer has 1 Eq. 2"),
+        ((SMALL_REWARDS, A + "kl.beta=0.1", A + "kl.where=reward"), "small_rewards kl.where=reward"),
     ],
 )
 def test_rewards_that_a_part_does_not_work_with_are_refused_by_its_declaration(compose, settings, keys):
@@ -154,6 +198,13 @@ def test_rewards_that_a_part_does_not_work_with_are_refused_by_its_declaration(c
 def test_every_arm_of_a_study_is_checked_before_its_first_cell(compose):
     with pytest.raises(ConfigError, match=r"maxrl.*wrong_value"):
         check_study([], [compose(), compose(ESTIMATOR + "maxrl.maxrl")])
+    with pytest.raises(ConfigError, match=r"failing fails on a small batch"):
+        check_study([], [compose(), compose(A + "overlong.punish=test_own_parts.failing")])
+
+
+def test_a_part_is_tried_out_in_groups_of_the_size_and_with_the_rewards_that_it_asks_for(compose):
+    reward_shaping(compose(A + "overlong.punish=test_own_parts.third_of_three"))
+    objective(compose(ESTIMATOR + "test_own_parts.over_the_spread").algorithm, 8)
 
 
 def test_a_penalty_that_leaves_rewards_in_the_range_is_accepted(compose):
@@ -195,6 +246,10 @@ OWN = "test_own_parts."
         ((ESTIMATOR + OWN + "too_few",), "too_few (3, 4) (4,)"),
         ((ESTIMATOR + OWN + "infinite",), "infinite finite"),
         ((A + "overlong.punish=" + OWN + "failing",), "failing RuntimeError"),
+        ((A + "overlong.punish=" + OWN + "by_the_right",), "by_the_right IndexError"),
+        ((A + "overlong.punish=" + OWN + "by_the_wrong",), "by_the_wrong IndexError"),
+        ((ESTIMATOR + OWN + "with_returns",), "with_returns advantages only"),
+        (("algorithm=ppo", ESTIMATOR + OWN + "without_returns"), "without_returns advantages and returns"),
         ((ESTIMATOR + OWN + "of_three", "++algorithm.advantage.options={scal: 2}"), "advantage.options.scal scale"),
         ((ESTIMATOR + OWN + "of_three", "++algorithm.advantage.options={scale: x}"), "options.scale=x float"),
         ((ESTIMATOR + OWN + "of_tokens", "++algorithm.advantage.options={gain: 3}"), "options.gain=3 0 to 2"),
@@ -253,6 +308,23 @@ def test_rewards_outside_a_declared_range_end_the_run_where_only_it_knows_them(c
     batch = SimpleNamespace(rewards=torch.tensor([1.0, -0.5]), response_lengths=torch.tensor([1, 1]))
     with pytest.raises(ConfigError, match=r"maxrl.*at least 0.*1 of 2.*-0.5"):
         credit(config.algorithm)(batch, None)  # type: ignore[arg-type]
+
+
+def test_a_range_that_a_loss_declares_is_held_against_every_batch_too(compose):
+    config = compose(SMALL_REWARDS)
+    batch = SimpleNamespace(rewards=torch.tensor([0.75, 0.5]), response_lengths=torch.tensor([1, 1]))
+    with pytest.raises(ConfigError, match=r"small_rewards.*at most 0.5.*1 of 2.*0.75"):
+        credit(config.algorithm)(batch, None)  # type: ignore[arg-type]
+
+
+def test_an_estimator_that_reads_only_the_values_of_a_critic_gets_the_rewards_of_tokens(compose):
+    config = compose("algorithm=ppo", ESTIMATOR + OWN + "of_values", A + "advantage.whiten=false", A + "kl.beta=0")
+    groups = [group((True, 3), (False, 2))]
+    batch = token_batch(groups, loss_mask(config.algorithm)(groups), policy_version=0)
+    earned = credit(config.algorithm)(batch, replace(tokens_of(batch), values=torch.full((5,), 0.25)))
+    assert earned.advantages.tolist() == [-0.25, -0.25, 0.75, -0.25, -1.25]
+    assert earned.returns is not None
+    assert earned.returns.tolist() == [0, 0, 1, 0, -1]
 
 
 def test_the_file_of_every_part_is_in_the_identity_of_a_run_and_needs_the_users_word(compose):
@@ -333,6 +405,27 @@ def test_a_technique_in_a_users_file_changes_advantages_or_what_carries_loss(com
     assert (earned[0] > 0).any()
     short = plain.model_copy(update={"own_techniques": ("wiring_parts.SHORT",)})
     assert loss_mask(short)(groups).tolist() == [True] * 3 + [False] * 6 + [True] * 9  # wrong, and of six tokens
+
+
+def failing_rule(lengths: Tensor, truncated: Tensor, correct: Tensor) -> Tensor:
+    raise RuntimeError("no such thing")
+
+
+def numbers(lengths: Tensor, truncated: Tensor, correct: Tensor) -> Tensor:
+    return lengths
+
+
+FAILING_RULE, NUMBERS = (replace(SHORT, keeps=rule) for rule in (failing_rule, numbers))
+
+
+@pytest.mark.parametrize(
+    ("record", "keys"),
+    [("FAILING_RULE", "failing_rule RuntimeError"), ("NUMBERS", "numbers a bool for each [3, 8, 5]")],
+)
+def test_a_rule_of_which_completions_carry_loss_is_tried_out_before_anything_is_sampled(compose, record, keys):
+    with pytest.raises(ConfigError) as refused:
+        check_study([], [compose(f"algorithm.own_techniques=[{OWN}{record}]")])
+    assert [key for key in ("own_techniques", *keys.split()) if key not in str(refused.value)] == []
 
 
 @pytest.mark.parametrize("path", ["wiring_parts.halved", "wiring_parts.NOTHING", "nowhere.X"])

@@ -138,7 +138,6 @@ CASES = [(row["policy"], row["tokens"], row["recomputation"]) for row in on_gpu.
 SWEEP = pytest.mark.skipif("DAPO_LIT_MATRIX" not in os.environ, reason="half a minute each: make sweeps")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "quick"), [(CASES[0], True), *(pytest.param(case, False, marks=SWEEP) for case in CASES)], ids=str
 )

@@ -1,12 +1,11 @@
 """Shapes in signatures: what they say is what calls have."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from checked_shapes import checks
+from command_line import run_cli
 from jaxtyping import TypeCheckError, jaxtyped
 
 from dapo_lit.objective.advantages import group_advantages, whiten
@@ -27,8 +26,7 @@ CALLS = (
 
 
 def test_the_shapes_in_signatures_are_those_of_real_calls():
-    command = [sys.executable, "tests/checked_shapes.py", *CALLS]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = run_cli(*CALLS, cwd=ROOT, module="tests.checked_shapes")
     assert done.returncode == 0, done.stdout[-3000:]
 
 

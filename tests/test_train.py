@@ -5,10 +5,7 @@ import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import time
-import zipfile
 from pathlib import Path
 
 import pandas as pd
@@ -131,17 +128,3 @@ def test_wandb_offline_gets_every_key_and_keeps_its_id_over_a_resume(tmp_path, c
             logged = pd.Series([row[table["columns"].index(column)] for row in table["data"]], dtype=kept[column].dtype)
             pd.testing.assert_series_equal(logged, kept[column], check_names=False)
     assert len(tables) == 1
-
-
-def test_an_installed_wheel_finds_its_configs_from_another_folder(tmp_path):
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(build, check=True, capture_output=True, cwd=Path(__file__).parent.parent)
-    (wheel,) = tmp_path.glob("*.whl")
-    site = tmp_path / "site"
-    zipfile.ZipFile(wheel).extractall(site)
-    code = f"import sys; sys.path.insert(0, {str(site)!r}); from dapo_lit.config import config_folder; "
-    code += "import runpy; print(config_folder()); runpy.run_module('dapo_lit.train', run_name='__main__')"
-    command = [sys.executable, "-c", code, "--cfg", "job"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert str(site) in done.stdout, done.stderr
-    assert "techniques" in done.stdout, done.stderr

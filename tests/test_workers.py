@@ -125,7 +125,7 @@ def test_an_interrupt_of_the_parent_alone_reaches_the_cells_counts_once_and_ends
     assert len([*tmp_path.glob("saved_*")]) == len([*tmp_path.glob("started_*")]) == 2
     printed = capsys.readouterr()
     assert printed.out.count(": stopped in") == 2
-    assert printed.err == "stopped by Ctrl-C; the same command continues\n"
+    assert printed.err == "stopped by Ctrl-C; the cells kept their checkpoints, and the same command continues\n"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -143,5 +143,6 @@ def test_ctrl_c_ends_the_checks_before_a_study_in_both_processes(tmp_path: Path,
     with pytest.raises(KeyboardInterrupt):
         in_child(checks)
     assert time.monotonic() - begun < 30
-    assert in_child(lambda: os.kill(os.getpid(), signal.SIGINT) or time.sleep(60) or 0) == FAILED_SILENTLY
+    assert in_child(lambda: os.kill(os.getpid(), signal.SIGINT) or time.sleep(60) or 0) == 128 + signal.SIGINT
+    assert in_child(lambda: os.kill(os.getpid(), signal.SIGKILL) or time.sleep(60) or 0) == FAILED_SILENTLY
     assert capfd.readouterr().err == ""

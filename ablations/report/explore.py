@@ -1,5 +1,6 @@
 """The data that a page explores: the curves of all runs, their comparisons, and completions that were recorded."""
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -29,12 +30,18 @@ COLUMNS = (
 
 
 def exploration(
-    runs: Runs, metric: str, found: Sequence[Contrast] = (), family: str | None = None, live: bool = False
+    runs: Runs,
+    metric: str,
+    found: Sequence[Contrast] = (),
+    family: str | None = None,
+    live: bool = False,
+    characters: int | None = None,
 ) -> dict[str, Any]:
     """The data that page.js draws.
 
     family: the comparisons that are shown at first.
-    live: the page loads itself anew, because its run goes on.
+    live: the page loads itself again, because its run goes on.
+    characters: about so many of completions; None: as FILES and CHARACTERS say.
     """
     logged = runs.keys()
     keys = _that_fit([key for key in logged if key not in AXES], metric, sum(len(run.metrics) for run in runs))
@@ -56,7 +63,7 @@ def exploration(
             for one in found
         ],
         "runs": [_run(run, keys, base_of[run.seed]) for run in runs],
-        "completions": completions(runs),
+        "completions": completions(runs, characters),
     }
 
 
@@ -85,10 +92,14 @@ def _run(run: Run, keys: Sequence[str], base: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def completions(runs: Runs) -> list[dict[str, Any]]:
-    """Recorded completions: a table a run and step."""
+def completions(runs: Runs, most: int | None = None) -> list[dict[str, Any]]:
+    """Recorded completions: a table a run and step, at equal distances; together of about `most` characters."""
     files = [(run, file) for run in runs for file in sorted(run.folder.glob("rollouts/step_*.parquet"))]
-    chosen = files[:: -(-len(files) // FILES)] if files else []
+    chosen = files
+    while len(chosen) > FILES or (most and len(chosen) > 1 and sum(_characters(file) for _, file in chosen) > most):
+        chosen = chosen[::2]  # halved: a page that is written again chooses the same files, and reads each once
+    if chosen and most and chosen[-1] is not files[-1]:
+        chosen = [*chosen, files[-1]]
     return [
         {"arm": run.arm, "seed": run.seed, "step": int(file.stem.removeprefix("step_"))} | _table(file)
         for run, file in chosen
@@ -118,6 +129,12 @@ def _table(file: Path) -> dict[str, Any]:
             break
         rows.append({key: value for key, value in row.items() if key not in SPOKEN} | {"response": pieces})
     return {"of": len(every), "rows": rows}
+
+
+@cache
+def _characters(file: Path) -> int:
+    """Characters of a file's rows on a page."""
+    return len(json.dumps(_table(file)["rows"], default=str))
 
 
 def _by_turns(row: Mapping[Any, Any]) -> list[str]:

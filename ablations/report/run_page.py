@@ -1,41 +1,164 @@
-"""The page of one run, which is written while it trains: its curves, its completions, and the commands that ablate."""
+"""The page of one run, which is written while it trains: its curves, its completions, and the commands that ablate.
 
-from collections.abc import Iterator
+The training thread writes it. So that a step of a long run costs what one of a short run does, each row is taken once,
+as it is made; curves and completions are thinned to a size that does not grow; and the writes are spaced by what they
+cost.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
+from typing import Any, TypeVar
 
-from ablations.border import is_share
+from ablations.border import LARGEST, is_share
 from ablations.command_text import command
 from ablations.compare.statistics import pairs_needed
 from ablations.files.layout import kept_states, playable_page
+from ablations.files.metrics_file import Metrics, read_metrics
+from ablations.files.record import read_config, read_record
 from ablations.read.outcomes import amount, in_words, unit
-from ablations.read.runs import Run, Runs, read_run
+from ablations.read.runs import Run, Runs
 from ablations.report.document import Document, Part, Table, switch_buttons
 from ablations.report.explore import exploration
 from ablations.report.html import write_html
 from ablations.techniques import REGISTER
 
+EVERY_S = 20.0
+"""At least so long between two writes,"""
+SHARE = 0.01
+"""and so long that they take no more than this share of the time."""
+ROWS, EVALUATED = 2_000, 400
+"""So many rows without and with an evaluation are drawn, or half as many."""
+CHARACTERS = 400_000
+"""Of completions."""
 OWN = ("study_name=", "seed=", "resume=", "replay.record=", "runs_dir=", "logger.")
 """Overrides of a run that a study of it does not take over."""
 
 
+T = TypeVar("T")
+
+
+class Thinned(list[T]):
+    """At most `most` of the items that it is given, at equal distances and with the first one; they are numbered by
+    `number`, ascending.
+
+    >>> few = Thinned(3, number=int)
+    >>> for number in range(9):
+    ...     few.give(number)
+    >>> few, few.stride, few.with_last()
+    ([0, 4, 8], 4, [0, 4, 8])
+    """
+
+    def __init__(self, most: int, number: Any) -> None:
+        super().__init__()
+        self.most, self.number, self.stride, self._given = most, number, 1, 0
+        self._last: list[T] = []
+
+    def give(self, item: T) -> None:
+        self.forget_from(self.number(item))
+        if self._given % self.stride == 0:
+            self.append(item)
+        self._given += 1
+        self._last = [item]
+        if len(self) > self.most:
+            self[:] = self[::2]
+            self.stride *= 2
+
+    def forget_from(self, number: int) -> None:
+        """Forgets what a resumed run makes again."""
+        while self and self.number(self[-1]) >= number:
+            self.pop()
+        if self._last and self.number(self._last[0]) >= number:
+            self._last = self[-1:]
+
+    def with_last(self) -> list[T]:
+        return self if self[-1:] == self._last else [*self, *self._last]
+
+
+class RunPage:
+    """run.html in the folder of a run, finished or not."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.due = 0.0
+        """On the monotonic clock."""
+        self.not_finite: set[str] = set()
+        self.plain, self.evaluated = (Thinned[dict[str, Any]](most, _step) for most in (ROWS, EVALUATED))
+        known = read_metrics(folder)
+        self.not_finite |= known.not_finite
+        for row in known.rows:
+            self._take(row)
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        """Takes the next row of the run, and writes the page if it is due."""
+        self._take(row)
+        if time.monotonic() < self.due:
+            return
+        started = time.monotonic()
+        self.write()
+        now = time.monotonic()
+        self.due = now + max(EVERY_S, (now - started) / SHARE)
+
+    def write(self) -> Path | None:
+        """Writes the page and returns its path; None before the first row."""
+        rows = sorted([*self.plain.with_last(), *self.evaluated.with_last()], key=_step)
+        if not rows:
+            return None
+        record = read_record(self.folder)
+        metrics, not_finite = Metrics(rows).table, frozenset(self.not_finite)
+        run = Run.of(
+            self.folder, record, self._config, metrics=metrics, not_finite=not_finite, overrides=self._overrides
+        )
+        evaluated = [str(key) for key in metrics if str(key).startswith("eval/") and "/avg@" in str(key)]
+        metric, steps = "rollout/accuracy", run.config["budget"]["steps"]
+        live = run.status == "running"
+        parts: list[Part] = [
+            f"Step {rows[-1]['step']} of {steps}, {run.status}." + (" This page loads itself again." if live else ""),
+            "## What would it be without a technique?",
+            *_playable(self.folder),
+            _commands(run),
+            _course(run, [*evaluated, metric, "rollout/entropy", "rollout/length_mean", "rollout/truncated_frac"]),
+        ]
+        if self.plain.stride > 1:
+            parts.append(
+                f"The curves are drawn through one step in {self.plain.stride}; metrics.jsonl has all of them."
+            )
+        title = f"{run.study}: {run.arm}, seed {run.seed}"
+        explored = exploration(Runs((run,)), metric, live=live, characters=CHARACTERS)
+        return write_html(Document(title, parts, explored), self.folder / "run.html")
+
+    def _take(self, row: Mapping[str, Any]) -> None:
+        taken: dict[str, Any] = {}
+        for key, value in row.items():
+            if isinstance(value, float) and (not math.isfinite(value) or abs(value) > LARGEST):
+                self.not_finite.add(key)
+            elif value is not None and key != "not_finite":
+                taken[key] = value
+        is_evaluated = any(key.startswith("eval/") for key in taken)
+        one, other = (self.evaluated, self.plain) if is_evaluated else (self.plain, self.evaluated)
+        other.forget_from(taken["step"])
+        one.give(taken)
+
+    @cached_property
+    def _config(self) -> dict[str, Any]:
+        return read_config(self.folder)
+
+    @cached_property
+    def _overrides(self) -> tuple[str, ...]:
+        file = self.folder / "overrides.txt"
+        return tuple(file.read_text(encoding="utf-8", errors="replace").splitlines()) if file.is_file() else ()
+
+
+def _step(row: Mapping[str, Any]) -> int:
+    step: int = row["step"]
+    return step
+
+
 def write_run_page(folder: Path) -> Path | None:
-    """Writes run.html into the folder of a run, finished or not, and returns its path; None before its first row."""
-    run = read_run(folder)
-    if run.metrics.empty:
-        return None
-    evaluated = [str(key) for key in run.metrics if str(key).startswith("eval/") and "/avg@" in str(key)]
-    metric, steps = "rollout/accuracy", run.config["budget"]["steps"]
-    live = run.status == "running"
-    parts: list[Part] = [
-        f"Step {run.metrics.index.max()} of {steps}, {run.status}." + (" This page loads itself anew." if live else ""),
-        "## What would it be without a technique?",
-        *_playable(folder),
-        _commands(run),
-        _course(run, [*evaluated, metric, "rollout/entropy", "rollout/length_mean", "rollout/truncated_frac"]),
-    ]
-    title = f"{run.study}: {run.arm}, seed {run.seed}"
-    explored = exploration(Runs((run,)), metric, live=live)
-    return write_html(Document(title, parts, explored), folder / "run.html")
+    """Writes run.html into the folder of a run and returns its path; None before its first row."""
+    return RunPage(folder).write()
 
 
 def _playable(folder: Path) -> Iterator[Part]:

@@ -7,6 +7,7 @@ thread. What fails is recorded, and the rest is measured all the same.
 
 import argparse
 import os
+import secrets
 import signal
 import tempfile
 from multiprocessing.connection import Connection
@@ -68,6 +69,7 @@ def sent(tiny: bool) -> dict[str, Any]:
     """Milliseconds of a sync to one server, and how far its log-probs are then from the trainer's."""
     config = type(CONFIG)(**CONFIG.to_dict() | ({} if tiny else {"intermediate_size": 131_072}))
     model = AutoModelForCausalLM.from_config(config, dtype=DTYPE).to(DEVICE).eval()
+    os.environ.setdefault("VLLM_API_KEY", secrets.token_hex(16))  # the server's guard asks for it
     with tempfile.TemporaryDirectory() as shared, open(f"{shared}/log", "w+b") as log:
         settings = ServerSettings(("http://127.0.0.1:8763",), Path(shared), 64, 16, wait_s=240.0)
         command = serve_command(write_config(config, DTYPE, settings.folder), DTYPE, settings, "127.0.0.1", "8763")

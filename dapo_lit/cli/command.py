@@ -26,7 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ablations.errors import UserError
 from ablations.files.atomic import is_full
-from ablations.screen import ctrl_c_named, on_screen
+from ablations.screen import on_screen
 from dapo_lit.cli.config_tree import composed_tree, composition_fault, config_of, refusals_in_one_line
 from dapo_lit.cli.jobs import check_jobs
 from dapo_lit.cli.overrides import (
@@ -82,7 +82,6 @@ def compose_run(tree: DictConfig, schema: type[Schema]) -> Schema:
 
 
 @on_screen()
-@ctrl_c_named()
 def run_command(
     run: Callable[[Schema, list[str]], None],
     schema: type[Schema],

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from omegaconf import MISSING
+
 from ablations.designs import Arm, Design
 from ablations.files.layout import CONFIG, kept_states
 from ablations.files.record import read_config
@@ -64,7 +66,7 @@ def for_each_state(arguments: Sequence[str]) -> list[list[str]]:
 
 def continued(tree: Mapping[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
     """The config of a fork: that of its run, with the composed values of its own keys and what was typed."""
-    if tree["study"] is None:
+    if tree["study"] is None or tree["fork"].get("run", MISSING) == MISSING:
         raise ConfigError("fork: a run is continued by +study=fork fork.run=FOLDER, such as runs/dapo/dapo/seed_0")
     steps = tree["fork"]["steps"]
     if not isinstance(steps, list) or len(steps) > 1:

@@ -15,17 +15,18 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from ablations.screen import StatusLine, ctrl_c_named
+from ablations.ending import Stopped, end_with, stopped_by_signals, stops_in_one_line
+from ablations.screen import StatusLine
 from dapo_lit.config import Config
-from dapo_lit.runs.preemption import SIGNALS, interrupt_once, stop_signals
+from dapo_lit.runs.preemption import SIGNALS, stop_signals
 
 FORK = multiprocessing.get_context("fork")
 PASSED_ON = (*SIGNALS, signal.SIGINT)
 """Signals that the cells get from the parent. They share its process group, so that what a terminal or a scheduler does
 to the group reaches them too: SIGINT comes twice then, and counts once."""
 FAILED_SILENTLY = 1
-INTERRUPTED = 128 + signal.SIGINT
-"""Exit code after Ctrl-C."""
+STOPPED = {Stopped(number).exit_code for number in PASSED_ON}
+"""Exit codes of a cell that a signal ended."""
 
 
 @dataclass(frozen=True)
@@ -89,11 +90,13 @@ def run_cells(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if signal.SIGINT in stops:
-        print("stopped by Ctrl-C; the same command continues", file=sys.stderr)
-        raise SystemExit(INTERRUPTED)
     if stops:
-        raise SystemExit(0)  # asked to stop; the cells saved themselves
+        stopped = Stopped(signal.SIGINT if signal.SIGINT in stops else stops[0])
+        print(
+            f"stopped by {stopped}; the cells kept their checkpoints, and the same command continues", file=sys.stderr
+        )
+        # 0 unless a person stopped it, as of a single run that was asked to stop and has saved itself.
+        raise SystemExit(stopped.exit_code if stopped.number == signal.SIGINT else 0)
     return code
 
 
@@ -116,7 +119,7 @@ def _run_forked(
         while running or (waiting and not stops):
             while waiting and logs and not stops:
                 waiting.remove(cell := next_cell(waiting, [cell for cell, *_ in running.values()]))
-                process = FORK.Process(target=_work, args=(cell, run, log := logs.pop()))
+                process = FORK.Process(target=_work, args=(cell, run, log := logs.pop(), os.getpid()))
                 running[process] = cell, log, time.monotonic()
                 # In the process too, until it has left this handler.
                 signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
@@ -137,7 +140,7 @@ def _run_forked(
                 codes.append(process.exitcode if process.exitcode in (0, 1, 2) else FAILED_SILENTLY)
                 worked += to_do[cell]
                 left = time_left(time.monotonic() - start, worked, all_of_it)
-                stopped = process.exitcode == INTERRUPTED or (stops and not process.exitcode)
+                stopped = process.exitcode in STOPPED or (stops and not process.exitcode)
                 end = "stopped" if stopped else f"FAILED (see {log})" if process.exitcode else "done"
                 rest = f", about {left / 60:.0f} min left" if left and left >= 30 else ""
                 text = f"[{len(codes)}/{len(cells)}] {cell}: {end} in {time.monotonic() - began:.0f} s{rest}"
@@ -154,30 +157,44 @@ def time_left(seconds: float, worked: float, to_do: float) -> float | None:
     return seconds / worked * (to_do - worked) if worked else None
 
 
-def _work(cell: Cell, run: Callable[[Cell], int], log: Path) -> None:
-    for number in stop_signals(PASSED_ON):
-        # Not the parent's; a run installs its own.
-        signal.signal(number, interrupt_once if number == signal.SIGINT else signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+def _work(cell: Cell, run: Callable[[Cell], int], log: Path, parent: int) -> None:
+    _be_child(parent)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    with ctrl_c_named():
+    with stops_in_one_line():
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
         sys.exit(run(cell))
 
 
+def _be_child(parent: int) -> None:
+    """In a forked process: signals do what they do to a command, and it ends with the parent."""
+    for number in stop_signals(PASSED_ON):
+        # Not the parent's; a run installs its own.
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    end_with(parent)
+
+
 def in_child(run: Callable[[], int]) -> int:
-    """The exit code of `run` in a forked process, because threads of torch that it starts would not survive a fork."""
+    """The exit code of `run` in a forked process, because threads of torch that it starts would not survive a fork.
 
-    def child() -> None:
-        # Ctrl-C reaches both processes, and the parent says so.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        sys.exit(run())
+    The process ends before this one does, whatever ends this one; it saves what it can.
+    """
 
-    process = FORK.Process(target=child)
+    def child(parent: int) -> None:
+        _be_child(parent)
+        with stopped_by_signals():
+            try:
+                code = run()
+            except KeyboardInterrupt as stop:  # the parent says so
+                code = stop.exit_code if isinstance(stop, Stopped) else Stopped(signal.SIGINT).exit_code
+        sys.exit(code)
+
+    process = FORK.Process(target=child, args=(os.getpid(),))
     process.start()
     try:
         process.join()
     finally:
-        process.terminate()  # if something interrupts the parent alone
+        process.terminate()  # if something interrupts the parent
+        process.join()
     return process.exitcode if process.exitcode is not None and process.exitcode >= 0 else FAILED_SILENTLY

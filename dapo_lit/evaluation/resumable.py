@@ -13,6 +13,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from ablations.ending import keeping
 from ablations.files.atomic import write_text
 from ablations.inputs import differing
 from ablations.screen import StatusLine
@@ -163,20 +164,21 @@ def with_missing(
 
     if config.preflight:
         run_checks(checks(evaluated, benchmark, engine))
-    log.info(f"sampling {missing:,} responses of up to {limit:,} tokens, {rows} at once")
-    found = evaluated_samples(
-        benchmark.prompts, n, engine(), benchmark.verifier, benchmark.decode, benchmark.sampling, done.keys()
-    )
-    saved_at = time.monotonic()
-    try:
-        for sample in followed(found, missing):
-            samples.append(replace(sample, scored_by=judge(benchmark.verifier)))
-            if time.monotonic() - saved_at >= SAVE_EVERY_S:
-                write_samples(folder, samples)
-                saved_at = time.monotonic()
-    finally:
-        write_samples(folder, samples)  # an interrupt loses the unfinished ones only
-        engine().close()
+    with keeping(lambda: f"{len(samples):,} of {total:,} samples are in {folder}, and the same command continues"):
+        log.info(f"sampling {missing:,} responses of up to {limit:,} tokens, {rows} at once")
+        found = evaluated_samples(
+            benchmark.prompts, n, engine(), benchmark.verifier, benchmark.decode, benchmark.sampling, done.keys()
+        )
+        saved_at = time.monotonic()
+        try:
+            for sample in followed(found, missing):
+                samples.append(replace(sample, scored_by=judge(benchmark.verifier)))
+                if time.monotonic() - saved_at >= SAVE_EVERY_S:
+                    write_samples(folder, samples)
+                    saved_at = time.monotonic()
+        finally:
+            write_samples(folder, samples)  # an interrupt loses the unfinished ones only
+            engine().close()
     return samples
 
 

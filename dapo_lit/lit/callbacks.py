@@ -19,6 +19,7 @@ from dapo_lit.config.algorithm import MAX_EMPTY_STEPS
 from dapo_lit.evaluation.sample_store import write_evaluation
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
+from dapo_lit.lit.step_clock import StepClock
 from dapo_lit.log import log
 from dapo_lit.preflight.idle_settings import FIRST_STEPS, idle_techniques
 from dapo_lit.ranks import SINGLE_PROCESS, Ranks, is_raised_by_all
@@ -50,10 +51,16 @@ class Recorder(Callback):
     """Evaluates when it is due and writes one row per step; step 0 is the policy before training."""
 
     def __init__(
-        self, config: Config, folder: RunFolder, loggers: Loggers | None, ranks: Ranks = SINGLE_PROCESS
+        self,
+        config: Config,
+        folder: RunFolder,
+        loggers: Loggers | None,
+        ranks: Ranks = SINGLE_PROCESS,
+        clock: StepClock | None = None,
     ) -> None:
         self.config = config
         self.ranks = ranks
+        self.clock = clock or StepClock()
         self.folder = folder
         self.loggers = loggers
         self.empty_steps_in_a_row = 0
@@ -63,6 +70,7 @@ class Recorder(Callback):
         self.first_rows: list[dict[str, Any]] = []
 
     def on_train_start(self, trainer: Trainer, module: DAPOModule) -> None:
+        self.clock.start()
         # Written here, not at the start of the process: the engine's facts are known now.
         selection = trainer.datamodule.selection
         if self.ranks.rank == 0:
@@ -92,16 +100,17 @@ class Recorder(Callback):
         if self.ranks.rank == 0 and (again := row.get("perf/recompiles")):
             log.warning(RECOMPILED.format(step=batch.step, graphs=again))
         if keeps_rollouts(self.config, batch.step) and self.ranks.rank == 0:
-            self.folder.check_owner()
-            rollouts = write_rollouts(self.folder.path, collected, trainer.datamodule.parts.decode)
-            if self.loggers is not None:
-                self.loggers.rollouts(batch.step, rollouts)
+            with self.clock.during("time/record_s"):
+                self.folder.check_owner()
+                rollouts = write_rollouts(self.folder.path, collected, trainer.datamodule.parts.decode)
+                if self.loggers is not None:
+                    self.loggers.rollouts(batch.step, rollouts)
         if self.ranks.rank == 0 and batch.step <= FIRST_STEPS:
             self.first_rows.append({"step": batch.step} | row)
             for line in idle_techniques(self.config.algorithm, self.first_rows) if batch.step == FIRST_STEPS else ():
                 log.warning(line)
         self._end(trainer, module)
-        self._write_last(trainer, module)
+        self._write_last(trainer, module, sampled_ahead=batch.waited_s is not None)
         if any(group.missing for group in collected.counted):
             self._report_missing(collected, trainer.datamodule.parts.verifier.first_error)
 
@@ -149,7 +158,7 @@ class Recorder(Callback):
         )
         return any(self.ranks.gather(spent))  # all ranks must stop after the same step
 
-    def _write_last(self, trainer: Trainer, module: DAPOModule) -> None:
+    def _write_last(self, trainer: Trainer, module: DAPOModule, sampled_ahead: bool = False) -> None:
         assert module.row is not None
         row = module.row | {"sampling/empty_steps": self.empty_steps}
         every, marks = self.config.evaluation.every, self.config.evaluation.at_tokens
@@ -162,7 +171,7 @@ class Recorder(Callback):
         due = final or bool(every and module.counters.step % every == 0)
         # A fork is compared on its rollouts.
         evaluates = due and self.config.fork is None
-        self._write(trainer.datamodule, module, row, evaluates, final=final)
+        self._write(trainer.datamodule, module, row, evaluates, final=final, sampled_ahead=sampled_ahead)
         # Not before: a run that ends in the evaluation makes it when it is resumed.
         self.marks_passed = passed
         module.row = None
@@ -174,6 +183,7 @@ class Recorder(Callback):
         row: dict[str, Any],
         evaluates: bool,
         final: bool = False,
+        sampled_ahead: bool = False,
     ) -> None:
         start = time.perf_counter()
         for label, evaluation in (datamodule.evaluations(final) if evaluates else {}).items():
@@ -183,9 +193,12 @@ class Recorder(Callback):
                 write_evaluation(self.folder.path, label, module.counters.step, evaluation)
         if self.loggers is None:
             return
-        row = module.counters.state_dict() | row
-        self.folder.append_row(row)
-        self.loggers.row(row)
+        row = module.counters.state_dict() | row | self.clock.row_times(row, sampled_ahead)
+        with self.clock.during("time/record_s"):
+            self.folder.append_row(row)
+            self.loggers.row(row)
+        with self.clock.during("time/page_s"):
+            self.loggers.page(row)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -223,8 +236,16 @@ class Checkpoints(Checkpoint):
     A Checkpoint to Lightning, which puts these last: the state of a step has that of every callback after it.
     """
 
-    def __init__(self, config: Config, folder: RunFolder, stop: StopSignal, ranks: Ranks = SINGLE_PROCESS) -> None:
+    def __init__(
+        self,
+        config: Config,
+        folder: RunFolder,
+        stop: StopSignal,
+        ranks: Ranks = SINGLE_PROCESS,
+        clock: StepClock | None = None,
+    ) -> None:
         self.ranks = ranks
+        self.clock = clock or StepClock()
         self.config = config
         self.every = config.trainer.checkpoint_every
         self.record = config.replay.record
@@ -284,6 +305,10 @@ class Checkpoints(Checkpoint):
             self._write(trainer, final, kept=None)
 
     def _write(self, trainer: Trainer, final: Path, kept: int | None) -> None:
+        with self.clock.during("time/checkpoint_s"):
+            self._write_state(trainer, final, kept)
+
+    def _write_state(self, trainer: Trainer, final: Path, kept: int | None) -> None:
         if self.ranks.rank == 0:
             self.folder.check_owner()
 

@@ -178,6 +178,7 @@ class RolloutDataModule(LightningDataModule):
         version = module.policy_version
         # Of several ranks none can leave alone.
         collected = ahead.first(self.stop_requested if self.ranks.size == 1 else lambda: False)
+        waited_s = None if collected is None else time.perf_counter() - started
         queued = len(ahead) - (collected is not None)
         # Never beyond the budget: a step that nobody trains on is wasted.
         last = min(self.config.rollout.steps_ahead, self.config.budget.steps - step)
@@ -203,7 +204,7 @@ class RolloutDataModule(LightningDataModule):
             ahead.start(step + steps, version + steps, weights)
         groups = collected.accepted
         tokens = token_batch(groups, self._loss_mask(groups), version) if groups else None
-        return RolloutStep(collected, tokens, sync_s, started, self.metrics(collected))
+        return RolloutStep(collected, tokens, sync_s, started, self.metrics(collected), waited_s)
 
     def metrics(self, collected: CollectedStep) -> dict[str, Any]:
         """The metrics of a step's samples."""

@@ -26,6 +26,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
+from ablations.ending import stopped_by_signals
 from dapo_lit.build.components import RunComponents
 from dapo_lit.build.models import keep_freed_memory
 from dapo_lit.config import Config, ConfigError
@@ -34,6 +35,7 @@ from dapo_lit.lit.callbacks import Checkpoints, Recorder
 from dapo_lit.lit.datamodule import RolloutDataModule
 from dapo_lit.lit.module import DAPOModule
 from dapo_lit.lit.processes import StartPoint, lost_rank_named
+from dapo_lit.lit.step_clock import StepClock
 from dapo_lit.log import log
 from dapo_lit.policy.lora import only_trained
 from dapo_lit.ranks import Ranks
@@ -41,7 +43,7 @@ from dapo_lit.rollout.step_collection import StopRequestedError
 from dapo_lit.runs.checkpoint_weights import METADATA, check_entries, fitting
 from dapo_lit.runs.extensions import built
 from dapo_lit.runs.loggers import Loggers
-from dapo_lit.runs.preemption import StopSignal, interrupted_once
+from dapo_lit.runs.preemption import StopSignal
 from dapo_lit.runs.safe_loading import (
     SafePlanner,
     SafeReader,
@@ -100,16 +102,16 @@ def fit(
     config: Config, parts: RunComponents, start: StartPoint, loggers: Loggers | None, ranks: Ranks
 ) -> tuple[DAPOModule, StopSignal]:
     """Trains; `loggers` is given on rank 0 only."""
-    stop = StopSignal()
+    stop, clock = StopSignal(), StepClock()
     datamodule = RolloutDataModule(config, parts, stop, ranks, stop.hurries)
     callbacks = [
         # Before the evaluation of step 0, which the recorder does: until then the handlers are Lightning's.
         LambdaCallback(on_train_start=lambda *_: stop.install(config.trainer.grace_s)),
-        Recorder(config, start.folder, loggers, ranks),
+        Recorder(config, start.folder, loggers, ranks, clock),
     ]
     own = own_callbacks(config, start.folder.path)
     # After the user's own: a checkpoint has their state of its step.
-    trainer = build_trainer(config, [*callbacks, *own, Checkpoints(config, start.folder, stop, ranks)])
+    trainer = build_trainer(config, [*callbacks, *own, Checkpoints(config, start.folder, stop, ranks, clock)])
     sharded = config.trainer.strategy == "fsdp"
     module = DAPOModule(config, lambda: parts.policy, ranks, parts.fill if sharded else None)
     # About 1 ms a metric, which a step of a tiny policy notices.
@@ -121,7 +123,7 @@ def fit(
         log.info(f"continuing from {start.checkpoint}")
     try:
         restored = continuing(start.checkpoint) if start.checkpoint else nullcontext()
-        with interrupted_once(), lost_rank_named(ranks.lost), restored:
+        with stopped_by_signals(), lost_rank_named(ranks.lost), restored:
             trainer.fit(module, datamodule=datamodule, ckpt_path=start.checkpoint, weights_only=True)
     except (StopRequestedError, SIGTERMException):
         # The checkpoint is written, the half-collected step dropped.

@@ -8,8 +8,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-import torch
-
 from ablations.techniques import REGISTER, Lookup
 from dapo_lit.config import Algorithm, Config
 from dapo_lit.config.shipped import choice
@@ -24,6 +22,7 @@ from dapo_lit.switches.parts import (
     part_of,
     parts_of,
     settings_met,
+    small_groups,
     unread,
 )
 from dapo_lit.techniques import may_be_stale
@@ -100,7 +99,7 @@ def _punished(algorithm: Algorithm) -> list[str]:
     if not (on.soft_overlong_punishment and on.dynamic_sampling and by_verdict):
         return []
     penalty = part_of(PENALTY, algorithm)
-    mixed, wrong = (penalty.function(torch.tensor(verdicts, device="cpu")) for verdicts in ([True, False], [False] * 2))
+    mixed, wrong = map(penalty.function, small_groups(penalty)[:2])
     # As `all` does in the groups that are trained on, and otherwise only in those that are not.
     if (mixed == 1).all() and not (wrong == 1).all():
         return [f"{penalty.setting}: dynamic sampling trains on no group without a right answer"]

@@ -17,7 +17,7 @@ from dapo_lit.preflight.prompts import check_prompts, check_tokenizer
 from dapo_lit.preflight.rules import check_rules
 from dapo_lit.preflight.table import Finding, run_checks
 from dapo_lit.preflight.weights import check_weights
-from dapo_lit.switches.parts import check_algorithm
+from dapo_lit.switches.algorithm import check_algorithm
 
 
 def check_run(parts: RunComponents, opened: bool = False) -> None:

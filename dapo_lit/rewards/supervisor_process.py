@@ -5,6 +5,8 @@ and with it torch, into every worker. It has the workers' imports done, so that 
 milliseconds; it has one thread and never computes, so that forking from it is safe and deadlines are kept while the
 training process is busy. It ends, with all workers, when its socket closes or its parent is gone.
 
+What workers print goes to standard error, up to MOST_PRINTED bytes: a function that prints without an end fills no log.
+
 Each worker leads a session of its own. When a worker ends, for whatever reason, its process group is killed, and then
 every process that it leaves behind: the supervisor is the subreaper of them all. A task whose worker was killed from
 outside, as the kernel does for want of memory, is tried once more.
@@ -17,6 +19,7 @@ import gc
 import json
 import os
 import pickle
+import select
 import signal
 import socket
 import time
@@ -24,6 +27,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ablations.ending import SIGNALS as STOP
+from ablations.ending import end_with
 from dapo_lit.rewards.channel import framed, read, receive
 from dapo_lit.rewards.reply import Awaited, read_reply
 from dapo_lit.rewards.work import Setup
@@ -38,12 +43,14 @@ MAX_FAILED_STARTS = 3
 """Workers that may die before they are ready, one after the other."""
 LONGEST = 20.0
 """No task takes more than this many times its deadline, however long it waits for a processor."""
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+MOST_PRINTED = 100_000
+"""Bytes of what workers print that are shown."""
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def main(control_fd: int, owner: int, count: int) -> None:
-    # A terminal sends them to all; the run saves itself first.
-    for number in (signal.SIGINT, signal.SIGHUP):
+    # A terminal or a scheduler sends them to all; the run saves itself first, and closes the socket.
+    for number in STOP:
         signal.signal(number, signal.SIG_IGN)
     control = socket.socket(fileno=control_fd)
     setup: Setup = pickle.loads(receive(control) or b"")
@@ -93,6 +100,9 @@ class _Supervision:
         """Numbers of tasks that are not to be begun."""
         self.workers: dict[int, _Worker] = {}
         self.control: asyncio.StreamWriter
+        self.printed, self.prints = os.pipe()
+        """The ends of the pipe that workers print into."""
+        self.left_to_print = MOST_PRINTED
 
     @property
     def _loaded(self) -> str:
@@ -102,6 +112,8 @@ class _Supervision:
         """Serves until the owner is gone, or until a worker cannot be started."""
         # In the loop and not as a handler of Python's, which could interrupt any line.
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap)
+        os.set_blocking(self.printed, False)
+        asyncio.get_running_loop().add_reader(self.printed, self._show)
         reader, self.control = await asyncio.open_connection(sock=control)
         loops = [self._take_tasks(reader), self._beat(), *(self._serve() for _ in range(count))]
         running = [asyncio.ensure_future(loop) for loop in loops]
@@ -121,6 +133,8 @@ class _Supervision:
                 while True:
                     _kill_children()
                     os.waitpid(-1, 0)
+            while self._show():
+                pass
 
     async def _take_tasks(self, reader: asyncio.StreamReader) -> None:
         while (body := await read(reader)) is not None:
@@ -135,6 +149,26 @@ class _Supervision:
         while os.getppid() == self.owner:
             self._report("alive", 0)
             await asyncio.sleep(HEARTBEAT_S)
+
+    def _show(self) -> bool:
+        """Takes a piece of what was printed, and shows it if it may; False: there is none.
+
+        It is taken in any case: a worker that waits for room in the pipe would be late.
+        """
+        try:
+            piece = os.read(self.printed, 1 << 16)
+        except BlockingIOError:
+            return False
+        shown = piece[: self.left_to_print]
+        if self.left_to_print and len(piece) >= self.left_to_print:
+            shown += b"\nwarning: more is printed by the reward function or the environment, and not shown\n"
+        self.left_to_print = max(0, self.left_to_print - len(piece))
+        # Pieces of a size that a pipe which has room takes at once: deadlines are kept here.
+        for start in range(0, len(shown), select.PIPE_BUF):
+            with contextlib.suppress(OSError):  # nobody reads it any more
+                if select.select([], [2], [], 0.0)[1]:
+                    os.write(2, shown[start : start + select.PIPE_BUF])
+        return bool(piece)
 
     def _report(self, kind: str, number: int, result: object = None, seconds: float = 0.0) -> None:
         self.control.write(framed(json.dumps([kind, number, result, seconds]).encode("ascii")))
@@ -239,7 +273,7 @@ class _Supervision:
         # fork and not exec: imports are done, so that a worker is there in milliseconds.
         supervisor, pid = os.getpid(), os.fork()
         if pid == 0:
-            _become_worker(theirs, supervisor, self.setup)
+            _become_worker(theirs, self.prints, supervisor, self.setup)
         theirs.close()
         # No await since the fork: a child that is not in the list is killed as one that a dead worker left behind.
         worker = self.workers[pid] = _Worker(pid, reader, writer)
@@ -265,7 +299,7 @@ class _Supervision:
                     worker.exited.set_result(os.waitstatus_to_exitcode(found[1]))
 
 
-def _become_worker(connection: socket.socket, supervisor: int, setup: Setup) -> None:
+def _become_worker(connection: socket.socket, prints: int, supervisor: int, setup: Setup) -> None:
     """In a forked child; does not return."""
     code = 1
     try:
@@ -275,14 +309,16 @@ def _become_worker(connection: socket.socket, supervisor: int, setup: Setup) -> 
         asyncio._set_running_loop(None)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for stream in (1, 2):
+            os.dup2(prints, stream)
         # The sockets of the owner and of the other workers.
         os.closerange(3, connection.fileno())
         os.closerange(connection.fileno() + 1, 4096)
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        # PDEATHSIG is set too late if the supervisor died between the fork and here.
-        if os.getppid() == supervisor:
-            run(connection, setup)
-            code = 0
+        # A process that a function starts would otherwise ignore it too.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        end_with(supervisor, signal.SIGKILL)
+        run(connection, setup)
+        code = 0
     finally:
         # Without the exit handlers of the parent, which would close its files a second time.
         os._exit(code)

@@ -21,8 +21,6 @@ from dapo_lit.runs.extensions import built
 from dapo_lit.runs.run_folder import RunFolder
 from dapo_lit.runs.wandb_checks import check_wandb, wandb_named
 
-PAGE_EVERY_S = 20.0
-"""At least so long between two writes of the run's page."""
 LISTS = (
     "prompt_ids", "response_ids", "rollout_logprobs", "observation_ids", "observation_places", "turns", "observations",
 )  # fmt: skip
@@ -53,10 +51,9 @@ class Loggers:
     """Sends rows and completions to the displays that the config asks for."""
 
     def __init__(
-        self, config: Config, folder: RunFolder, write_page: Callable[[Path], Path | None] | None = None
+        self, config: Config, folder: RunFolder, page: Callable[[Mapping[str, Any]], None] = lambda row: None
     ) -> None:
-        self.path = folder.path
-        self.write_page, self.page_due = write_page, 0.0
+        self._page = page
         self.display = Display(config.budget) if config.logger.progress == "plain" else None
         self.wandb = WandbRun(config, folder) if config.logger.wandb else None
         self.lightning = lightning_logger(config, folder) if config.logger.lightning else None
@@ -69,10 +66,11 @@ class Loggers:
             self.lightning.log_metrics({k: v for k, v in metrics.items() if k != "not_finite"}, step=row["step"])
         if self.wandb:
             self.wandb.row(row)
-        if self.write_page and time.monotonic() > self.page_due:
-            with suppress(OSError):  # a failed page must not end a run
-                self.write_page(self.path)
-            self.page_due = time.monotonic() + PAGE_EVERY_S
+
+    def page(self, row: Mapping[str, Any]) -> None:
+        """Gives a row to the page of the run."""
+        with suppress(OSError):  # a failed page must not end a run
+            self._page(row)
 
     def rollouts(self, step: int, table: pd.DataFrame) -> None:
         if self.wandb:

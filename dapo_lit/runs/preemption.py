@@ -8,8 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -21,29 +20,6 @@ SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 def stop_signals(numbers: Sequence[signal.Signals] = SIGNALS) -> list[signal.Signals]:
     """The signals that save a run and end it: not one that is ignored, as under nohup."""
     return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
-
-
-def interrupt_once(number: int, frame: FrameType | None) -> None:
-    """Handles SIGINT: raises KeyboardInterrupt the first time, and ignores the signal from then on."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    raise KeyboardInterrupt
-
-
-@contextmanager
-def interrupted_once() -> Iterator[None]:
-    """Within it, a second SIGINT does not interrupt what the first one makes a run undo and save.
-
-    One Ctrl-C is often two signals: the terminal sends one to all its processes, and a program passes on its own.
-    """
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:
-        signal.signal(signal.SIGINT, interrupt_once)
-    try:
-        yield
-    finally:
-        # Not after the first: run.json and the loggers are still to be written.
-        if signal.getsignal(signal.SIGINT) is interrupt_once:
-            signal.signal(signal.SIGINT, before)
 
 
 class StopSignal:
@@ -70,9 +46,13 @@ class StopSignal:
             self.requested = True
             self.number = self.number or number
             self._patient_until = min(self._patient_until, time.monotonic() + grace_s / 2)
-            # The grace period is over.
-            signal.signal(signal.SIGALRM, lambda *_: os._exit(128 + number))
+            signal.signal(signal.SIGALRM, out_of_time)
             signal.setitimer(signal.ITIMER_REAL, grace_s)
+
+        def out_of_time(number: int, frame: FrameType | None) -> None:
+            line = f"stopped: trainer.grace_s={grace_s:g} is over; resume=true continues from the last checkpoint\n"
+            os.write(2, line.encode())  # nothing that Python buffers: `print` may be what was interrupted
+            os._exit(128 + (self.number or 0))
 
         for number in stop_signals():
             self._before[number] = signal.signal(number, on_signal)

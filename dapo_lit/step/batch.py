@@ -288,6 +288,8 @@ class RolloutStep:
     """time.perf_counter() when the step began."""
     metrics: dict[str, Any]
     """Metrics of sampling, under the keys of docs/metrics.md."""
+    waited_s: float | None = None
+    """Seconds that the training thread waited for a step that was sampled ahead; None: it sampled this one itself."""
 
     @property
     def step(self) -> int:

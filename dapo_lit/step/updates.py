@@ -289,6 +289,7 @@ def step_row(
     row = batch.metrics | dict(updates)
     row |= {
         "time/sync_s": batch.sync_s,
+        "time/wait_s": batch.waited_s or 0.0,
         "perf/tokens_per_s": batch.collected.tokens_generated / seconds,
         "memory/peak_gb": peak_memory_gb(device),
     }

@@ -31,19 +31,30 @@ from dapo_lit.switches.parts import (
     TOKENS_AND_BOUNDS,
     Part,
     check_needs,
+    check_rewards,
     interval,
     own_techniques,
     parameters,
     part_of,
+    parts_of,
 )
-from dapo_lit.switches.trials import check_change, check_loss, check_part
+from dapo_lit.switches.trials import check_change, check_keeps, check_loss, check_part
+
+
+def check_algorithm(config: Config) -> None:
+    """Raises ConfigError where a part of the algorithm fails on a small batch, or needs what the run does not have."""
+    objective(config.algorithm, config.task.max_response_tokens)
+    loss_mask(config.algorithm)
+    reward_shaping(config)
+    check_rewards(config)  # asks the penalty, which has been tried out
 
 
 def credit(algorithm: Algorithm) -> Callable[[TokenBatch, TokenData], TokenData]:
     """(batch, tokens) -> the tokens with advantages and, for a critic, returns. Rewards are shaped already."""
     settings, kl = algorithm.advantage, algorithm.kl
     beta = kl.beta if kl.where == "reward" else 0.0
-    estimator = part_of(ESTIMATOR, algorithm)
+    parts = [*parts_of(algorithm)]
+    (estimator,) = (part for part in parts if part.slot is ESTIMATOR)
     check_part(estimator)
     changes = [own.advantages for own in own_techniques(algorithm) if own.advantages]
     for change in changes:
@@ -57,8 +68,9 @@ def credit(algorithm: Algorithm) -> Callable[[TokenBatch, TokenData], TokenData]
             penalty = kl_penalty(tokens.old_logprobs, tokens.ref_logprobs, kl.estimator)
         # By token although most estimators use the sum: returns and GAE need to know where the penalty falls.
         rewards = token_rewards(batch.rewards, penalty, lengths, beta=beta)
-        _check_range(batch.rewards, estimator)
-        if "lengths" in estimator.wants:
+        for part in parts:
+            _check_range(batch.rewards, part)
+        if estimator.wants:
             of_batch = {"lengths": lengths, "values": tokens.values}
             found = estimator.function(rewards, **{key: of_batch[key] for key in estimator.wants})
             # With a critic also what its values are fitted to.
@@ -77,13 +89,13 @@ def credit(algorithm: Algorithm) -> Callable[[TokenBatch, TokenData], TokenData]
 
 
 def _check_range(rewards: Float64[Tensor, "B"], part: Part) -> None:
-    """Raises ConfigError for rewards that the estimator does not work with; what a function gives, only this knows."""
+    """Raises ConfigError for rewards that a part does not work with; what a function gives, only this knows."""
     low, high = part.needs.rewards
     outside = rewards[(rewards < low) | (rewards > high)]
     if len(outside):
         raise ConfigError(
             f"algorithm.{part.setting} needs rewards of {interval(low, high)}, and {len(outside)} of {len(rewards)} "
-            f"are none, such as {float(outside[0]):g}; change the reward function or the estimator"
+            f"are none, such as {float(outside[0]):g}; change the reward function or this setting"
         )
 
 
@@ -188,6 +200,8 @@ def loss_mask(algorithm: Algorithm) -> Callable[[Sequence[Group]], Tensor]:
     """Groups -> [N] bool, True for each response token that carries loss."""
 
     rules = [own.keeps for own in own_techniques(algorithm) if own.keeps]
+    for keeps in rules:
+        check_keeps(keeps)
 
     def mask(groups: Sequence[Group]) -> Tensor:
         completions = [c for group in groups for c in group.completions]

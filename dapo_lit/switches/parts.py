@@ -9,10 +9,12 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
+from math import inf
 from operator import attrgetter
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ablations.designs import read_value
 from ablations.errors import suggestion
@@ -260,9 +262,9 @@ def interval(low: float, high: float) -> str:
     >>> interval(0, float("inf")), interval(-1, 1)
     ('at least 0', '-1 to 1')
     """
-    if high == float("inf"):
+    if high == inf:
         return f"at least {low:g}"
-    return f"at most {high:g}" if low == float("-inf") else f"{low:g} to {high:g}"
+    return f"at most {high:g}" if low == -inf else f"{low:g} to {high:g}"
 
 
 def parts_of(algorithm: Algorithm) -> Iterator[Part]:
@@ -293,26 +295,22 @@ def check_needs(algorithm: Algorithm) -> None:
         )
 
 
-def check_algorithm(config: Config) -> None:
-    """Raises ConfigError where a part of the algorithm needs what the run does not have."""
-    check_needs(config.algorithm)
-    check_rewards(config)
-
-
 def check_rewards(config: Config) -> None:
     """Raises ConfigError where a part needs rewards of a range that the settings leave. What a function of the user's
-    rewards is not known here: `advantages` looks at it."""
+    rewards is not known here: `switches.algorithm.credit` looks at it."""
     algorithm, reward = config.algorithm, config.reward
     share = part_of(PENALTY, algorithm)
     for part in parts_of(algorithm):
         low, high = part.needs.rewards
         needs = f"algorithm.{part.setting} needs rewards of {interval(low, high)}{_source(part)}"
-        if low > float("-inf") and algorithm.kl.beta and algorithm.kl.where == "reward":
+        if (low, high) != (-inf, inf) and algorithm.kl.beta and algorithm.kl.where == "reward":
             raise ConfigError(f"{needs}, and algorithm.kl.where=reward subtracts from them; set kl.where=loss")
         if reward.function or reward.weights:
             continue
         if not low <= reward.wrong_value <= high:
             raise ConfigError(f"{needs}, and reward.wrong_value={reward.wrong_value} is none; set reward.wrong_value=0")
+        if not low <= 1 <= high:
+            raise ConfigError(f"{needs}, and a right answer has 1; give a reward function of your own")
         if part.needs.both_signs and reward.wrong_value >= 0:
             raise ConfigError(
                 f"algorithm.{part.setting} needs negative rewards of wrong answers{_source(part)}; set "
@@ -330,11 +328,17 @@ def check_rewards(config: Config) -> None:
 def least_reward(wrong_value: float, factor: float, penalty: Part) -> float:
     """The smallest reward after the length penalty, in a group with right and wrong answers or with wrong ones only."""
     least = 0.0
-    for verdicts in ([True, False], [False, False]):
-        shares = penalty.function(torch.tensor(verdicts, device="cpu")).tolist()
-        rewards = [1.0 if right else wrong_value for right in verdicts]
+    for verdicts in small_groups(penalty)[:2]:
+        shares = penalty.function(verdicts).tolist()
+        rewards = [1.0 if right else wrong_value for right in verdicts.tolist()]
         least = min(least, *(reward - factor * part for reward, part in zip(rewards, shares, strict=True)))
     return least
+
+
+def small_groups(part: Part) -> list[Tensor]:
+    """Verdicts of the smallest groups that a part works with: one answer is right, none, all."""
+    size = max(2, part.needs.group)
+    return [torch.arange(size, device="cpu") < right for right in (1, 0, size)]
 
 
 def settings_met(part: Part, algorithm: Algorithm, settings: Mapping[str, str]) -> list[str]:

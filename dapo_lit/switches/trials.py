@@ -10,57 +10,95 @@ from dapo_lit.config import ConfigError
 from dapo_lit.imports import described
 from dapo_lit.objective.tokens import Bounds, PolicyLoss, Tokens
 from dapo_lit.seeds import PROBE
-from dapo_lit.switches.parts import CORRECTION, ESTIMATOR, PENALTY, Part
+from dapo_lit.switches.parts import CORRECTION, ESTIMATOR, PENALTY, Part, small_groups
 
 VERDICTS = ([True, False, False, False], [True, True, False, False], [False, False, False, False])
+Batch = tuple[tuple[Tensor, ...], dict[str, Tensor]]
+"""What a part is called with: in order, and by name."""
 
 
 def check_part(part: Part) -> None:
     """Raises ConfigError for an estimator, a penalty or a correction that fails or gives something else than numbers of
     the right shape."""
-    right = torch.tensor(VERDICTS, device="cpu")
-    low, high = part.needs.rewards
-    # As wide as the part's group asks for.
-    right = right.repeat(1, -(-part.needs.group // 4)) if part.needs.group > 4 else right
-    rewards = right.double().clamp(low, high)
-    match part.slot:
-        case slot if slot is ESTIMATOR and "lengths" in part.wants:
-            arguments: tuple[Tensor, ...] = (torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64, device="cpu"),)
-            batch = {"lengths": torch.tensor([2, 1], device="cpu"), "values": torch.zeros(3, device="cpu")}
-        case slot if slot is ESTIMATOR:
-            arguments, batch = (rewards,), {}
-        case slot if slot is PENALTY:
-            arguments, batch = (right[0],), {}
-        case slot if slot is CORRECTION:
-            arguments = (torch.tensor([-1.0, -2.0, -3.0], device="cpu"), torch.tensor([-1.1, -1.9, -3.0], device="cpu"))
-            batch = {"completions": torch.tensor([0, 0, 1], device="cpu")}
-        case _:
-            return
     setting = f"algorithm.{part.setting}"
-    try:
-        got: Any = part.function(*arguments, **{key: batch[key] for key in part.wants})
-    except Exception as error:
-        raise ConfigError(f"{setting} fails on a small batch: {described(error)}") from error
-    values, wanted = (got[0] if isinstance(got, tuple) else got), tuple(arguments[0].shape)
-    if not isinstance(values, Tensor) or values.shape != arguments[0].shape:
-        shape = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
-        raise ConfigError(f"{setting}: it must return a tensor {wanted} for {wanted}; it returned {shape}")
-    if not values.isfinite().all():
-        raise ConfigError(f"{setting}: it returned {values.flatten().tolist()}; every number must be finite")
+    for arguments, batch in small_batches(part):
+        try:
+            got: Any = part.function(*arguments, **{key: batch[key] for key in part.wants})
+        except Exception as error:
+            raise ConfigError(f"{setting} fails on a small batch: {described(error)}") from error
+        if part.slot is ESTIMATOR and isinstance(got, tuple) != ("values" in part.wants):
+            raise ConfigError(
+                f"{setting}: it must return advantages and returns, which the critic is fitted to, and it returned one"
+                if "values" in part.wants
+                else f"{setting}: it must return advantages only; returns are for a critic, which it has no `values` of"
+            )
+        values, wanted = (got[0] if isinstance(got, tuple) else got), tuple(arguments[0].shape)
+        if not isinstance(values, Tensor) or values.shape != arguments[0].shape:
+            shape = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+            raise ConfigError(f"{setting}: it must return a tensor {wanted} for {wanted}; it returned {shape}")
+        if not values.isfinite().all():
+            raise ConfigError(f"{setting}: it returned {values.flatten().tolist()}; every number must be finite")
+
+
+def small_batches(part: Part) -> list[Batch]:
+    """What a part is tried out on; none for a loss, which has a trial of its own."""
+    match part.slot:
+        case slot if slot is ESTIMATOR and part.wants:
+            rewards = torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64, device="cpu")
+            return [
+                (
+                    (rewards,),
+                    {"lengths": torch.tensor([2, 1], device="cpu"), "values": torch.zeros(3, device="cpu")},
+                )
+            ]
+        case slot if slot is ESTIMATOR:
+            right = torch.tensor(VERDICTS, device="cpu")
+            # As wide as the part's group asks for.
+            right = right.repeat(1, -(-part.needs.group // 4)) if part.needs.group > 4 else right
+            rewards = right.double() * 2 - 1 if part.needs.both_signs else right.double()
+            return [((rewards.clamp(*part.needs.rewards),), {})]
+        case slot if slot is PENALTY:
+            return [((verdicts,), {}) for verdicts in small_groups(part)]
+        case slot if slot is CORRECTION:
+            old, rollout = (torch.tensor(x, device="cpu") for x in ([-1.0, -2.0, -3.0], [-1.1, -1.9, -3.0]))
+            return [((old, rollout), {"completions": torch.tensor([0, 0, 1], device="cpu")})]
+        case _:
+            return []
 
 
 def check_change(change: Callable[..., Any]) -> None:
     """Raises ConfigError for a technique of the user's whose `advantages` fails or gives something else."""
-    advantages, name = torch.tensor([1.0, 1.0, -1.0], device="cpu"), f"{change.__module__}.{change.__qualname__}"
-    try:
-        got: Any = change(advantages, torch.tensor([0, 0, 1], device="cpu"))
-    except Exception as error:
-        raise ConfigError(f"algorithm.own_techniques: {name} fails on a small batch: {described(error)}") from error
+    advantages = torch.tensor([1.0, 1.0, -1.0], device="cpu")
+    got = _tried(change, advantages, torch.tensor([0, 0, 1], device="cpu"))
     if not isinstance(got, Tensor) or got.shape != advantages.shape or not got.isfinite().all():
         raise ConfigError(
-            f"algorithm.own_techniques: {name} must return an advantage for each token, (3,) for 3 and finite; it "
+            f"algorithm.own_techniques: {_path(change)} must return an advantage for each token, (3,) for 3 and "
+            f"finite; it returned {got}"
+        )
+
+
+def check_keeps(keeps: Callable[..., Any]) -> None:
+    """Raises ConfigError for a technique of the user's whose `keeps` fails or gives something else."""
+    lengths = torch.tensor([3, 8, 5], device="cpu")
+    got = _tried(keeps, lengths, lengths == 8, lengths == 3)
+    if not isinstance(got, Tensor) or got.shape != lengths.shape or got.dtype is not torch.bool:
+        raise ConfigError(
+            f"algorithm.own_techniques: {_path(keeps)} must return a bool for each completion, (3,) for 3; it "
             f"returned {got}"
         )
+
+
+def _tried(function: Callable[..., Any], *arguments: Tensor) -> object:
+    try:
+        return function(*arguments)
+    except Exception as error:
+        raise ConfigError(
+            f"algorithm.own_techniques: {_path(function)} fails on a small batch: {described(error)}"
+        ) from error
+
+
+def _path(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}.{function.__qualname__}"
 
 
 def check_loss(loss: PolicyLoss, bounds: Bounds, name: str, whole_minibatch: bool) -> None:

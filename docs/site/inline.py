@@ -28,7 +28,7 @@ FORMAT is a format of Python, `%` for percent (`%0`: whole), `,` for whole numbe
 blanks is in quotes.
 STUDY is a folder below experiments/. COMPARISON is a technique (its main effect in a factorial, else the one view of it
 that the study has), two arms, `dapo:dapo-clip_higher`, or two such differences, `"(A - B) - (C - D)"`. SHOW is one of
-`SHOWS`. A mark never starts a line: Markdown would end the paragraph there (tests/test_made.py).
+`SHOWS`. A mark never starts a line: Markdown would end the paragraph there (tests/pages/test_made.py).
 """
 
 import json
@@ -208,7 +208,7 @@ def cost(study: str, words: str | Contrast, shown: str) -> str:
 
 
 def marked(study: str, words: str, mark: str) -> str:
-    """The difference in the evaluations that `evaluation.at_tokens` names, over base policies that all pass the mark."""
+    """The difference in the evaluations that `evaluation.at_tokens` names, over base policies that all pass it."""
     runs = cells(study)
     key = primary_metric(runs)
     ((_, found),) = at_marks(runs, contrast(study, words), key, [int(mark)])

@@ -3,9 +3,9 @@
 A made part of a page is between `<!-- made: NAME -->` and `<!-- end of NAME -->`, a made number of a sentence between
 `<!-- n: KEY -->` and `<!-- /n -->` (inline.py), so that readers of the repository see them as well as those of the
 site. They come from packed cells, calibrations, benchmarks and the YAML files of docs/, and nobody edits them;
-tests/test_made.py compares every part and file with its data. Tables that only the site shows, because every change of
-the code changes them, are in tables.py. README is read as raw text too, so that its marks are in readme.template, of
-which it is made without them.
+tests/pages/test_made.py compares every part and file with its data. Tables that only the site shows, because every
+change of the code changes them, are in tables.py. README is read as raw text too, so that its marks are in
+readme.template, of which it is made without them.
 """
 
 import json

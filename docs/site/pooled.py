@@ -22,7 +22,7 @@ from scipy import stats
 
 from ablations.compare.contrasts import Contrast, Effect
 from ablations.compare.statistics import Estimate
-from ablations.techniques import REGISTER
+from ablations.techniques import DAPO, REGISTER
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,10 @@ def random_effects(sets: Sequence[Sequence[float]], level: float = 0.95) -> Pool
     return Pooled(mean, mean - half, mean + half, float(between**0.5), len(sets), int(counts.sum()))
 
 
+EFFECTS = {**AROUND, "dapo_against_grpo": {DAPO: 1.0, frozenset[str](): -1.0}}
+"""Effect -> weights of the techniques that are on."""
+
+
 @cache
 def of_set(task: str, place: int, effect: str) -> Effect | None:
     """An effect around DAPO in one set of a task; None where its cells lack an arm of it."""
@@ -140,9 +144,9 @@ def of_set(task: str, place: int, effect: str) -> Effect | None:
         wanted = {key: settings.get(key) if value is None else value for key, value in one.at.items()}
         if settings == wanted:
             arms.setdefault(on, arm)
-    if not set(AROUND[effect]) <= set(arms):
+    if not set(EFFECTS[effect]) <= set(arms):
         return None
-    weights = {arms[on]: weight for on, weight in AROUND[effect].items()}
+    weights = {arms[on]: weight for on, weight in EFFECTS[effect].items()}
     return on_accuracy(one.folder, Contrast("", effect, effect if effect in REGISTER else None, weights), one_set=True)
 
 

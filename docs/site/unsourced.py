@@ -3,7 +3,7 @@
 A number counts if it says how much was measured: an interval, a p, a share, a time, a size, a ratio, a count of cells.
 It has a source where it is between `<!-- made: … -->` marks, between `<!-- n: KEY -->` and `<!-- /n -->` (made.py), in
 a table that the site inserts, or in code: a command, a key's value, a formula. Every other one is in unsourced.yaml
-with the reason why nothing makes it; tests/test_made.py compares the two, so the list cannot grow unseen.
+with the reason why nothing makes it; tests/pages/test_made.py compares the two, so the list cannot grow unseen.
 """
 
 import re

@@ -1,6 +1,7 @@
 r"""Classes of answers that must not be taken for each other, each as a property of anything that a generator draws.
 
-math_answers/README.md says: if the meaning is in doubt, the verdict is different. `DOUBTS` are the ways to leave it in doubt.
+math_answers/README.md says: if the meaning is in doubt, the verdict is different. `DOUBTS` are the ways to leave it
+in doubt.
 """
 
 import unicodedata

@@ -10,6 +10,7 @@ from ablations.designs import Design, read_arm
 from ablations.files.layout import before_step
 from ablations.files.record import config_text
 from ablations.trainer import flatten
+from dapo_lit.cli.config_tree import composed_tree
 from dapo_lit.cli.fork import OWN, check_changes, continued, for_each_state, fork_families
 from dapo_lit.config import ConfigError
 from dapo_lit.config.identity import differences
@@ -134,3 +135,13 @@ def test_each_state_of_a_run_is_a_base_of_its_own(tmp_path):
         assert forked_from(config) == (state, record)  # type: ignore[arg-type]
         found[step] = record["base_weights"]
     assert found[2] != found[4]
+
+
+def test_steps_of_a_fork_without_its_run_are_one_line():
+    for line in (
+        ["++fork.steps=[1]"],
+        ["+study=placebo", "study.arm=dapo", "++fork.steps=[1]"],
+        ["+study=fork", "fork.steps=[1]"],
+    ):
+        with pytest.raises(ConfigError, match=r"fork: a run is continued by \+study=fork fork.run=FOLDER"):
+            composed_tree(["+experiment=four_sums", *line])

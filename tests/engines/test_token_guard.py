@@ -41,3 +41,12 @@ def answers(scope: dict, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 )  # fmt: skip
 def test_only_a_client_with_the_token_reaches_the_server(scope, expected, monkeypatch):
     assert answers(scope, monkeypatch) == expected
+
+
+@pytest.mark.parametrize("key", [None, ""])
+def test_a_guard_without_a_key_does_not_start(monkeypatch, key):
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    if key is not None:
+        monkeypatch.setenv("VLLM_API_KEY", key)
+    with pytest.raises(ValueError, match="VLLM_API_KEY is not set; set one key for trainer and servers"):
+        TokenGuard(None)

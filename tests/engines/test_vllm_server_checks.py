@@ -48,16 +48,33 @@ def test_a_server_that_does_not_answer_is_told_with_the_command_that_starts_it(t
         f"VLLM_SERVER_DEV_MODE=1 VLLM_USE_V2_MODEL_RUNNER=0 vllm serve {model} "
         "--host 127.0.0.1 --port 9 --load-format dummy "
         "--skip-tokenizer-init --tokens-only --dtype bfloat16 --max-model-len 48 --max-num-seqs 10 "
-        "--logprobs-mode processed_logprobs --no-async-scheduling\n" in message
+        "--logprobs-mode processed_logprobs --no-async-scheduling "
+        "--middleware dapo_lit.engines.vllm_server.guard.TokenGuard\n" in message
     )
     assert "head_dtype" in refused(gone, tmp_path, fp32_head=True)
     assert "--enforce-eager" not in message
     assert " --enforce-eager" in refused(gone, tmp_path, enforce_eager=True)
-    monkeypatch.setenv("VLLM_API_KEY", "secret")
-    guarded = refused(gone, tmp_path)
-    assert "--middleware dapo_lit.engines.vllm_server.guard.TokenGuard" in guarded
-    assert "secret" not in guarded
     assert "answers 404" in refused(url, tmp_path)  # something else listens there
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_the_printed_command_binds_to_one_address_and_asks_for_a_key(tmp_path, monkeypatch, host):
+    for key in ("", "a-key-of-this-run"):
+        monkeypatch.setenv("VLLM_API_KEY", key)
+        message = refused(f"http://{host}:9", tmp_path)
+        assert f" --host {host} --port 9 " in message
+        assert " --middleware dapo_lit.engines.vllm_server.guard.TokenGuard" in message
+        assert "export VLLM_API_KEY=" in message
+        assert "a-key-of-this-run" not in message
+
+
+@pytest.mark.parametrize("host", ["gpu-node-1", "10.0.0.7", "[2001:db8::1]"])
+def test_servers_of_another_machine_are_not_used_without_a_key(tmp_path, monkeypatch, host):
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    message = refused(f"http://{host}:9", tmp_path)
+    assert message.startswith(f"rollout.vllm.server.urls: http://{host}:9 is on another machine")
+    assert "export VLLM_API_KEY=" in message
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_servers_of_other_versions_models_lengths_and_settings_are_told_apart(tmp_path, served):

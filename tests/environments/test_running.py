@@ -10,6 +10,7 @@ from dapo_lit.environments.running import Answer, Environment, SecondTry, UserEn
 from dapo_lit.environments.tools import WRONG
 from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.supervisor import WorkersLostError
+from dapo_lit.rewards.supervisor_process import MOST_PRINTED
 from dapo_lit.rewards.verifier import Verifier
 
 PROBLEM = RewardProblem("p", "?", "42")
@@ -55,6 +56,15 @@ def test_a_failure_is_of_its_own_question_only():
         assert answer.observation is None
         assert word in answer.error
         assert "user_environments.obey" in answer.error
+
+
+def test_what_an_environment_prints_fills_no_log(capfd):
+    assert ask("chatter", ("a",), ("b",)) == [Answer("well")] * 2
+    printed = capfd.readouterr()
+    assert "line 0 of " in printed.err
+    assert printed.err.count("more is printed by the reward function or the environment") == 1
+    assert len(printed.err) < MOST_PRINTED + 1000
+    assert printed.out == ""  # which has the answer of a command with --json
 
 
 def test_a_slow_answer_is_late_and_holds_up_no_other():

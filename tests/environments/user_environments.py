@@ -63,3 +63,10 @@ def breaks(problem, responses):
     if len(responses[-1]) % 4 == 1:
         raise RuntimeError("out of order")
     return None
+
+
+def chatter(problem, responses):
+    """Prints five megabytes."""
+    for number in range(50):
+        print(f"line {number} of {responses[-1]}", "." * 100_000, flush=True)
+    return "well"

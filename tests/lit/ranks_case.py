@@ -1,4 +1,4 @@
-"""Rollout steps and updates on several gloo processes; `python ranks_case.py OUT` writes what each rank came to.
+"""Rollout steps and updates on several gloo processes; `python -m lit.ranks_case OUT` writes what each rank came to.
 
 One process imports, then forks the ranks of every world size: the imports cost more than the runs.
 """
@@ -12,10 +12,11 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from composition import tree_of
 from torch.distributed.tensor import DTensor
 
 from dapo_lit.build.components import RunComponents
-from dapo_lit.cli.config_tree import composed_tree, resolved
+from dapo_lit.cli.config_tree import resolved
 from dapo_lit.config import Config, parse
 from dapo_lit.lit.callbacks import Checkpoints, Recorder
 from dapo_lit.lit.datamodule import RolloutDataModule
@@ -74,7 +75,7 @@ CASES = {
 
 
 def compose(*overrides: str) -> Config:
-    return parse(resolved(composed_tree(overrides)))
+    return parse(resolved(tree_of(overrides)))
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:

@@ -156,16 +156,17 @@ def test_a_run_that_is_ended_anywhere_goes_on_bit_for_bit_and_loses_no_file(
     settings = (*SETTINGS, f"runs_dir={tmp_path}", f"trainer.checkpoint_every={every}")
     with monkeypatch.context() as patch:
         how(patch)
-        with pytest.raises((RuntimeError, SystemExit)) as ended:
+        with pytest.raises((RuntimeError, SystemExit, KeyboardInterrupt)) as ended:
             train(compose(*settings), [])
     assert saved(tmp_path) == [f"step_{step:06d}.ckpt" for step in left]
     assert status(tmp_path) == as_status
     assert (as_status == "failed") == isinstance(ended.value, RuntimeError)
-    code = {"preempted": 0, "stopped": 130}.get(as_status)
-    assert code is None or ended.value.code == code
+    assert (as_status == "preempted") == isinstance(ended.value, SystemExit)
+    assert as_status != "preempted" or ended.value.code == 0
     assert not (tmp_path / RUN / "DONE.json").exists()
     if as_status == "stopped" or "updates" in end:  # what it goes on from is named
-        assert f"step_{left[-1]:06d}.ckpt" in capsys.readouterr().out
+        said = capsys.readouterr().out + "".join(getattr(ended.value, "__notes__", ()))
+        assert f"step_{left[-1]:06d}.ckpt" in said
     train(compose(*settings, "resume=auto"), [])
     assert same_run(tmp_path / RUN, whole / RUN)
     assert status(tmp_path) == "finished"

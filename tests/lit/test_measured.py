@@ -138,7 +138,6 @@ def compiler():
 COMPILED = ("trainer.compile=true", "budget.steps=3", "evaluation.every=0", "trainer.micro_batch_tokens=96")
 
 
-@pytest.mark.slow
 def test_steps_of_other_lengths_and_batches_compile_nothing_after_the_first(compose, compiler):
     run = Run(compose(*COMPILED))
     run.fit()
@@ -148,7 +147,6 @@ def test_steps_of_other_lengths_and_batches_compile_nothing_after_the_first(comp
     assert [row["perf/recompiles"] for row in found] == [0, 0, 0]
 
 
-@pytest.mark.slow
 def test_graphs_that_a_later_step_compiles_again_are_counted_and_warned_of(compose, compiler, monkeypatch, capsys):
     monkeypatch.setattr(wrap, "leave_uncompiled", lambda: None)  # so that the attention is compiled for each layout
     run = Run(compose(*COMPILED, "budget.steps=2"))

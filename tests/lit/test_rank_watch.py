@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -103,6 +104,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         raise SystemExit  # ends the thread
 
     monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)  # pytest's shows SystemExit as a fault
     return found
 
 

@@ -32,7 +32,7 @@ def runs(cache, made_once) -> dict:
     """(case, size) -> what every rank came to."""
 
     def make(out: Path) -> None:
-        done = run_cli(str(out), cwd=Path(__file__).parent, module="ranks_case", timeout=1500)
+        done = run_cli(str(out), cwd=Path(__file__).parents[1], module="lit.ranks_case", timeout=1500)
         assert done.returncode == 0, done.stdout + done.stderr
 
     out = made_once("ranks", make)

@@ -101,7 +101,6 @@ def trained(model: PreTrainedModel, lengths: list[int], prompts: list[int] | Non
     return [loss.detach(), *(g.full_tensor() if isinstance(g, DTensor) else g for g in gradients)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("wrap", WRAPS if WHOLE else ["recomputed", "in 16 bits"])
 def test_compiled_layers_and_head_have_the_eager_numbers_for_every_layout_with_one_compilation(compiler, mesh, wrap):
     eager, compiled = (WRAPS[wrap].model(mesh, compiles) for compiles in (False, True))

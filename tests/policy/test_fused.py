@@ -49,7 +49,6 @@ def passed(case: Case, of_entropy: float, compiles: bool) -> tuple[list[Tensor],
     return [total.detach(), *found], list(torch.autograd.grad(total, leaves))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("of_entropy", [0.0, 0.5])
 @pytest.mark.parametrize("form", FORMS)
 def test_compiled_and_eager_heads_agree_with_float64_for_every_form_with_and_without_entropy(
@@ -68,7 +67,6 @@ def test_compiled_and_eager_heads_agree_with_float64_for_every_form_with_and_wit
         assert relative(ours, theirs.double()) < 3e-6
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("form", ["plain", "all three"])
 def test_a_compiled_head_in_16_bits_has_the_eager_log_probs_and_a_gradient_apart_by_its_rounding(compiler, form):
     case = Case(torch.bfloat16, form)
@@ -123,7 +121,6 @@ def large(call, least: int) -> list[int]:
     return [event.nbytes() for event in events if event.nbytes() >= least]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_generated_code_has_the_eager_gradient_and_allocates_nothing_of_the_logits_size_but_one_in_16_bits(
     generates_code, dtype

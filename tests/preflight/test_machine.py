@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from composition import tree_of
 
-from dapo_lit.cli.command import compose
-from dapo_lit.config import Config, ConfigError, config_folder
+from dapo_lit.cli.config_tree import resolved
+from dapo_lit.config import Config, ConfigError, config_folder, parse
 from dapo_lit.preflight import machine
 from dapo_lit.preflight.machine import check_devices, check_machine
 
@@ -19,6 +20,10 @@ STUDIES = {name for name in EXPERIMENTS if name.startswith("ablate_")}
 ON_GPUS = {
     "paper_qwen2_5_32b", "qwen2_5_0_5b_gsm8k", "qwen2_5_7b_dapo_math", "qwen2_5_7b_lora", "verl_qwen2_5_32b",
 }  # fmt: skip
+
+
+def compose(*overrides: str) -> Config:
+    return parse(resolved(tree_of(overrides)))
 
 
 @pytest.fixture

@@ -104,7 +104,6 @@ def trained(tmp_path_factory) -> Path:
     return home / "runs" / "four_sums" / "dapo" / "seed_0"
 
 
-@pytest.mark.slow
 def test_a_training_writes_a_record_and_rows_that_follow_their_schemas(trained):
     record = valid("run", (trained / "run.json").read_text())
     assert record["status"] == "finished"
@@ -112,7 +111,6 @@ def test_a_training_writes_a_record_and_rows_that_follow_their_schemas(trained):
     assert [row["step"] for row in rows] == [0, 1, 2, 3]
 
 
-@pytest.mark.slow
 def test_advise_says_of_every_technique_what_it_says_in_words(trained, capsys):
     assert advise.main([str(trained), "--json"]) == 0
     found = valid("advise", capsys.readouterr().out)
@@ -124,7 +122,6 @@ def test_advise_says_of_every_technique_what_it_says_in_words(trained, capsys):
     assert found["commands"]
 
 
-@pytest.mark.slow
 def test_a_replay_is_what_its_summary_has(trained, capsys):
     assert replay.main([str(trained), "algorithm.techniques.clip_higher=false", "--json"]) == 0
     found = valid("replay", capsys.readouterr().out)
@@ -137,7 +134,6 @@ def test_a_replay_is_what_its_summary_has(trained, capsys):
         replay.main([str(trained), "--html", "--json"])
 
 
-@pytest.mark.slow
 def test_a_plan_has_the_numbers_of_its_tables(tmp_path):
     given = ("+experiment=four_sums", "price_per_hour=2")
     done = run_cli(*given, "--json", cwd=tmp_path, module="dapo_lit.plan")
@@ -150,7 +146,6 @@ def test_a_plan_has_the_numbers_of_its_tables(tmp_path):
     assert found["fits"] == ("does not fit" not in words)
 
 
-@pytest.mark.slow
 def test_an_evaluation_answers_with_its_table(trained, tmp_path):
     given = (f"ckpt={trained}", "benchmark=chain_sum_heldout", "limit=3", "n=2", "benchmark.max_response_tokens=4")
     done = run_cli(*given, "--json", cwd=tmp_path, module="dapo_lit.evaluate")
@@ -163,7 +158,6 @@ def test_an_evaluation_answers_with_its_table(trained, tmp_path):
     assert (tmp_path / found["samples"]).is_file()
 
 
-@pytest.mark.slow
 def test_a_planned_ablation_is_json_and_starts_nothing(tmp_path):
     (tmp_path / "sums.csv").write_text("Query,target\n1+2=,3\n2+2=,4\n3+1=,4\n4+3=,7\n")
     model = str(RunComponents(compose("+experiment=four_sums")).policy_folder)

@@ -92,6 +92,7 @@ def answers(url: str) -> bool:
 @pytest.fixture(scope="module")
 def server(cache: Path, tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("shared")
+    os.environ.setdefault("VLLM_API_KEY", "a-key-of-these-tests")  # which the printed command asks for
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"

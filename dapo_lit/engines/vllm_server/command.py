@@ -1,14 +1,13 @@
 """The command that starts a server of vLLM for a policy, and the folder that the server starts from."""
 
 import hashlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from transformers import PretrainedConfig
 
-from dapo_lit.engines.vllm_server.client import ORDER_S, TOKEN
+from dapo_lit.engines.vllm_server.client import ORDER_S
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ def write_config(config: PretrainedConfig, dtype: torch.dtype, folder: Path) -> 
 
 
 def serve_command(model: Path, dtype: torch.dtype, settings: ServerSettings, host: str, port: str) -> str:
-    """The shell command of one of `settings.urls`; host and port may be variables of the shell."""
+    """The shell command of one of `settings.urls`; host and port may be variables of the shell. Needs VLLM_API_KEY."""
     options = [
         f"--host {host} --port {port}",
         # Weights come at the first sync; a folder of real ones would have to be written for nothing.
@@ -53,10 +52,9 @@ def serve_command(model: Path, dtype: torch.dtype, settings: ServerSettings, hos
         f"--max-model-len {settings.max_model_tokens} --max-num-seqs {settings.max_batch_size}",
         # At a temperature the default, raw logits, is the log-prob of a distribution that nobody sampled from.
         "--logprobs-mode processed_logprobs --no-async-scheduling",
+        # Asks for the key that each reads from its own environment, where no list of processes shows it.
+        "--middleware dapo_lit.engines.vllm_server.guard.TokenGuard",
     ]
-    # Each reads it from its own environment, where no list of processes shows it.
-    if os.environ.get(TOKEN):
-        options.append("--middleware dapo_lit.engines.vllm_server.guard.TokenGuard")
     if settings.fp32_head:
         options.append("""--hf-overrides '{"head_dtype": "float32"}'""")
     if settings.enforce_eager:

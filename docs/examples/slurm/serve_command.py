@@ -3,8 +3,8 @@
     python docs/examples/slurm/serve_command.py vllm 8 +experiment=qwen2_5_7b_dapo_math \
         rollout.vllm.placement=server rollout.vllm.server.folder=/shared/servers
 
-Arguments: vLLM's program, the number of servers, and the overrides of the run. With VLLM_API_KEY set, the server asks
-for this token.
+Arguments: vLLM's program, the number of servers, and the overrides of the run. The server asks for the token
+VLLM_API_KEY, which trainer and servers have in their environment.
 """
 
 import sys

@@ -15,7 +15,7 @@ MORE = ["study.underpowered=true", "study.pilot=true", "preflight=false"]
 """
 }
 """What the cell tagged `parameters` becomes in the test: the tour trains."""
-FOLDER = Path(__file__).parents[1] / "notebooks"
+FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 
 

@@ -24,7 +24,7 @@ from small_runs import Run
 from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer
 from dapo_lit_tools.planning.duration import response_lengths
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 ON_MACHINE = {
     "torch",
     "transformers",

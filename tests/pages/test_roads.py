@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))  # appended: a benchmark may have the name of a library
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # appended: a benchmark may have the name of a library
 
 import roads
 from roads import ROOT, Road, RoadError, measured, shares, source

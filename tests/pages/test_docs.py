@@ -22,7 +22,7 @@ from dapo_lit.config.shipped import known_choices
 from dapo_lit.rollout.collect import ExhaustedError
 from dapo_lit.train import train
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
     *sorted((ROOT / "docs").rglob("*.md")),

@@ -12,7 +12,7 @@ from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 from small_runs import untimed
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PACKAGES = ("dapo_lit", "dapo_lit_tools", "ablations", "math_answers")
 PROJECT = {"ablations/pyproject.toml", "math_answers/pyproject.toml"}
 """By which a package is installed without the others; here it comes with them."""

@@ -14,7 +14,7 @@ import yaml
 from ablations.techniques import REGISTER
 from dapo_lit.__main__ import COMMANDS
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 LONGEST_VALUE = 50
 """Characters of a value in a message, such as a path."""

@@ -138,7 +138,6 @@ def test_every_change_is_a_key_of_a_training():
         compose("+regime=joint", *(tune.setting(key, value) for key, value in arm.values.items()))
 
 
-@pytest.mark.slow
 def test_the_whole_way_with_runs_of_seconds(tmp_path, monkeypatch, capsys):
     keys = ("+experiment=four_sums", "algorithm.num_prompts=4", "algorithm.minibatch_prompts=2", "budget.steps=2",
             "evaluation.samples=2", "evaluation.final_samples=2")  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 
 from dapo_lit.runs.run_folder import processor
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 from portable import SETTINGS, measured  # noqa: E402

@@ -1,0 +1,197 @@
+"""Every command that starts another process, ended by each signal while that is at work: nothing of it lives on, a
+training has its checkpoint, and one line says what was kept."""
+
+import os
+import pty
+import re
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from command_line import SMALL, Command
+
+from ablations.files.metrics_file import last_step
+from dapo_lit.build.components import RunComponents
+from dapo_lit.runs.checkpoint_files import complete
+
+REWARD = """
+import time
+
+def score(problems, completions):
+    time.sleep({seconds})
+    return [problem.answer in text for problem, text in zip(problems, completions)]
+"""
+"""In worker processes, for as long as it takes to be ended there."""
+RUN = Path("runs/four_sums/dapo/seed_0")
+LONG = (
+    *SMALL, "budget.steps=4000", "trainer.checkpoint_every=1000", "preflight=false", "reward.function=at_once.score",
+)  # fmt: skip
+FORKED = (
+    "+study=fork", f"fork.run={RUN}", "fork.steps=[2]", "study.arm=dapo", "seed=0", "logger.progress=none",
+    "reward.function=at_once.score",
+)  # fmt: skip
+STUDY = (
+    "-m", "+study=placebo", "study.seeds=[0,1]", "study.underpowered=true", "study.workers=2", "evaluation.every=0",
+)  # fmt: skip
+SUMS = "{min_terms: 3, max_terms: 4, smallest: 1, largest: 9}"
+BENCHMARK = (
+    "benchmark=chain_sum_heldout", "benchmark.name=sums", "benchmark.extraction=number", f"benchmark.options={SUMS}",
+    "benchmark.max_response_tokens=80", "benchmark.num_problems=12", "benchmark.samples=4000", f"ckpt={RUN}",
+    "preflight=false",
+)  # fmt: skip
+
+
+class Case(NamedTuple):
+    """A command and how it looks from outside."""
+
+    arguments: tuple[str, ...]
+    is_at_work: Callable[[Path, Command], bool]
+    line: str
+    """What it says when it is stopped, after the name of the signal."""
+    module: str = "dapo_lit.train"
+    saves_itself: bool = False
+    """SIGTERM and SIGHUP have exit code 0: they ask a training to save itself, and it has."""
+    asked: str = ""
+    """What it says then, if that is something else."""
+
+
+def steps(cwd: Path, pattern: str = "runs/**/metrics.jsonl") -> list[int]:
+    return [last_step(file.parent) or 0 for file in cwd.glob(pattern)]
+
+
+def children(command: Command) -> list[str]:
+    file = Path(f"/proc/{command.pid}/task/{command.pid}/children")
+    return file.read_text().split() if file.exists() else []
+
+
+CONTINUES = r"; the same command with resume=true continues from step_\d+\.ckpt \(run: \S+\)"
+SAVED = r"stopped on request after step \d+; continue with resume=true \(run: \S+\)"
+CASES = {
+    "train": Case(LONG, lambda cwd, _: max(steps(cwd), default=0) > 2, CONTINUES, saves_itself=True, asked=SAVED),
+    "ranks": Case(
+        (*LONG, "trainer=fsdp", "trainer.devices=2", "trainer.accelerator=cpu", "trainer.sharding.dtype=null"),
+        lambda cwd, _: max(steps(cwd), default=0) > 2,
+        CONTINUES,
+        saves_itself=True,
+        asked=SAVED,
+    ),
+    "fork": Case(
+        (*FORKED, "fork.horizon=3000"),
+        lambda cwd, _: max(steps(cwd, "runs/fork/**/metrics.jsonl"), default=0) > 2,
+        CONTINUES.replace(r"continues from step_\d+\.ckpt", "starts again: there is no checkpoint yet"),
+        saves_itself=True,
+        asked=SAVED,
+    ),
+    "study": Case(
+        (*LONG, *STUDY),
+        lambda cwd, _: len([step for step in steps(cwd) if step > 1]) == 2,
+        "; the cells kept their checkpoints, and the same command continues",
+        saves_itself=True,
+    ),
+    "checks of a study": Case(
+        (*LONG, *STUDY, "preflight=true", "reward.function=slow.score"),
+        lambda cwd, command: "policy " in command.output("stdout") and bool(children(command)),
+        "; nothing new was kept",
+    ),
+    "ablate": Case(
+        ("clip_higher", "--model", "MODEL", "--data", "sums.csv", "--reward", "slow.score", "study.until=null",
+         "study.seeds=[0,1]", "study.underpowered=true", "algorithm.num_prompts=4", "algorithm.minibatch_prompts=2",
+         "task.max_prompt_tokens=8", "task.max_response_tokens=4", "preflight=false", "task.template=plain"),
+        lambda cwd, _: max(steps(cwd, "runs/*_probe/**/metrics.jsonl"), default=0) > 0,
+        r"; the probe's steps so far are in \S+, and the same command continues",
+        module="dapo_lit.ablate",
+    ),
+    "evaluate": Case(
+        BENCHMARK,
+        lambda cwd, command: "sampling 4" in command.output("stdout") + command.output("stderr"),
+        r"; [\d,]+ of [\d,]+ samples are in \S+, and the same command continues",
+        module="dapo_lit.evaluate",
+    ),
+}  # fmt: skip
+HOW = {"SIGINT": signal.SIGINT, "SIGTERM": signal.SIGTERM, "SIGHUP": signal.SIGHUP, "SIGKILL": signal.SIGKILL}
+ENDS = [*HOW, "closed terminal"]
+ALL = "DAPO_LIT_MATRIX" in os.environ  # `make sweeps`
+PAIRS = [(name, how) for name in CASES for how in ENDS if ALL or how == "SIGTERM" or name == "train"]
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+    """A folder with rewards, problems and a run that was stopped after it had kept the state before its second step."""
+    folder = tmp_path_factory.mktemp("begun")
+    (folder / "at_once.py").write_text(REWARD.format(seconds=0))
+    (folder / "slow.py").write_text(REWARD.format(seconds=1))
+    (folder / "sums.csv").write_text(
+        "problem,answer\n" + "".join(f"{a}+{b}=,{a + b}\n" for a in range(9) for b in range(9))
+    )
+    command = Command(*LONG, "replay.record=[2]", cwd=folder)
+    wait_for(lambda: max(steps(folder), default=0) > 2, command)
+    command.send_signal(signal.SIGTERM)
+    assert command.wait().returncode == 0
+    return folder
+
+
+def wait_for(condition: Callable[[], bool], command: Command, within_s: float = 600) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert command.poll() is None, command.output("stdout") + command.output("stderr")
+        assert time.monotonic() < deadline, command.output("stdout") + command.output("stderr")
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(("name", "how"), PAIRS)
+def test_a_command_that_is_ended_leaves_no_process_and_says_what_it_kept(name, how, begun, tmp_path, compose):
+    case = CASES[name]
+    for file in begun.glob("*.py"):
+        (tmp_path / file.name).symlink_to(file)
+    (tmp_path / "sums.csv").symlink_to(begun / "sums.csv")
+    if f"{RUN}" in " ".join(case.arguments):
+        (tmp_path / "runs" / "four_sums").mkdir(parents=True)
+        (tmp_path / "runs" / "four_sums" / "dapo").symlink_to(begun / RUN.parent)
+    policy = str(RunComponents(compose()).policy_folder)
+    arguments = [argument.replace("MODEL", policy) for argument in case.arguments]
+    master, slave = pty.openpty() if how == "closed terminal" else (0, 0)
+    command = Command(*arguments, cwd=tmp_path, module=case.module, terminal=os.ttyname(slave) if slave else "")
+    closing = threading.Event()
+    reader = threading.Thread(target=copied, args=(master, command.folder / "stdout", closing))
+    if slave:
+        reader.start()
+    try:
+        wait_for(lambda: case.is_at_work(tmp_path, command), command)
+    finally:
+        closing.set()
+    if slave:
+        reader.join()
+        os.close(slave)
+        os.close(master)
+    else:
+        command.send_signal(HOW[how])
+    ended = command.wait(300)
+    assert command.leaves_nothing(within_s=55), f"{how}: processes of {name} live on"
+    assert "Traceback" not in ended.stderr
+    if how == "SIGKILL":
+        return
+    number = HOW.get(how, signal.SIGHUP)
+    gently = case.saves_itself and number != signal.SIGINT
+    assert ended.returncode == (0 if gently else 128 + number), ended.stderr
+    for run in {file.parent for file in tmp_path.glob("runs/**/metrics.jsonl")} if name != "fork" else ():
+        if not run.is_relative_to(tmp_path / RUN.parent) or name in ("train", "ranks"):
+            assert f"step_{last_step(run):06d}.ckpt" in [file.name for file in complete(run / "checkpoints")], run
+    if not slave:
+        said, by = ended.stdout + ended.stderr, "Ctrl-C" if number == signal.SIGINT else how
+        line = case.asked if gently and case.asked else f"stopped by {by}{case.line}"
+        assert len(re.findall(f"^{line}$", said, re.MULTILINE)) == 1, said
+        assert len(re.findall("^stopped (?:by|on) ", said, re.MULTILINE)) == 1, said
+
+
+def copied(master: int, file: Path, closing: threading.Event) -> None:
+    """Takes what a command writes to its terminal, which would be full otherwise."""
+    with file.open("ab") as opened:
+        while not closing.is_set():
+            if select.select([master], [], [], 0.1)[0]:
+                opened.write(os.read(master, 4096))
+                opened.flush()
