@@ -99,8 +99,8 @@ def end_with(starter: int, number: int = signal.SIGTERM) -> None:
 
     On Linux only. The thread that started it counts: it has to wait for this process.
     """
-    if sys.platform != "linux":
+    if (prctl := getattr(ctypes.CDLL(None), "prctl", None)) is None:
         return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+    prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != starter:  # it ended before the kernel was asked
         os.kill(os.getpid(), number)

@@ -386,9 +386,11 @@ def probed(
     epochs = study.algorithm.epochs * times
     overrides = [
         *settings, f"study.arm='{arm}'", f"study_name={study.study_name}_probe/epochs_{epochs}", "study.until=null",
-        f"budget.steps={PROBE_STEPS}", "algorithm.optimizer.warmup_steps=0", "task.num_heldout=1",
-        "evaluation.final_samples=null", f"algorithm.epochs={epochs}", "logger.rollouts_every=1",
+        f"budget.steps={PROBE_STEPS}", "algorithm.optimizer.warmup_steps=0", "evaluation.final_samples=null",
+        f"algorithm.epochs={epochs}", "logger.rollouts_every=1",
     ]  # fmt: skip
+    if study.task.eval_path or study.task.name != "file":
+        overrides.append("task.num_heldout=1")
     config = compose(*overrides, *(["preflight=false"] if times > 1 else []))
     run = run_path(config, arm)
     with keeping(lambda: f"the probe's steps so far are in {run}, and the same command continues"):

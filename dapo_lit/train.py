@@ -382,6 +382,8 @@ def study_folders(config: Config) -> list[Path]:
 
 
 def main() -> None:
+    if not sys.argv[1:]:
+        print("the default run, all of DAPO on sums: minutes on a CPU; --help shows what else can be run", flush=True)
     sys.exit(run_command(train, Config, "config", run_study=run_study))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from ablations.techniques import REGISTER, Lookup
 from dapo_lit.config import Algorithm, Config
+from dapo_lit.config.sections import Task
 from dapo_lit.config.shipped import choice
 from dapo_lit.preflight.table import Finding
 from dapo_lit.switches.algorithm import Objective, objective
@@ -33,7 +34,10 @@ def idle_settings(config: Config, bound: Objective) -> list[str]:
     algorithm = config.algorithm
     idle = [*_techniques(config, bound.takes), *_punished(algorithm), *_unread(algorithm)]
     lines = [f"algorithm.{text}; no effect" for text in idle]
+    lines += [f"{text}; no effect" for text in _unread_of_task(config.task)]
     lines += _at_cross_purposes(config)
+    if (warmup := algorithm.optimizer.warmup_steps) > config.budget.steps:
+        lines.append(f"algorithm.optimizer.warmup_steps={warmup}: the run has {config.budget.steps}, and never its lr")
     if algorithm.techniques.clip_higher and "clip_high" in bound.takes and algorithm.clip.high < algorithm.clip.low:
         lines.append(
             f"algorithm.clip.high={algorithm.clip.high:g} is below clip.low={algorithm.clip.low:g}: the upper bound "
@@ -91,6 +95,14 @@ def check_switches(config: Config) -> Finding:
     lines = idle_settings(config, objective(config.algorithm, config.task.max_response_tokens))
     found = f"; {len(lines)} to look at" if lines else ""
     return Finding((", ".join(on) or "all off") + found, tuple(lines))
+
+
+def _unread_of_task(task: Task) -> Iterator[str]:
+    if task.name != "file":
+        given = {"path": task.path, "eval_path": task.eval_path, "columns": task.columns}
+        yield from (f"task.{key}={value}: task.name={task.name} makes its own" for key, value in given.items() if value)
+    elif task.eval_path is None and task.num_heldout != choice("task", "file")["num_heldout"]:
+        yield f"task.num_heldout={task.num_heldout}: task.eval_path is null, so no problem is held out"
 
 
 def _punished(algorithm: Algorithm) -> list[str]:

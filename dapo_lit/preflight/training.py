@@ -108,8 +108,11 @@ def _check_problems(parts: RunComponents) -> Finding:
         )
     parts.check_answers([*train, *heldout])
     warnings = check_labels(train, None if parts.verifier.function else parts.verifier.equivalent)
+    asked = parts.config.algorithm.num_prompts
+    repeated = f", and a step has {asked} prompts, some several times" if len(train) < asked else ""
     unseen = unseen_columns(train) if parts.config.task.name == "file" else ()
-    return Finding(f"{len(train):,} to train on; the rule can use every reference answer", warnings, unseen)
+    words = f"{len(train):,} to train on{repeated}; the rule can use every reference answer"
+    return Finding(words, warnings, unseen)
 
 
 def check_policy_parts(parts: RunComponents) -> Finding:

@@ -18,7 +18,7 @@ ROWS = [
 
 
 def test_a_run_prints_one_row_a_check_and_then_its_warnings(compose, capsys):
-    parts = RunComponents(compose("algorithm.clip.high=0.2"))
+    parts = RunComponents(compose("algorithm.clip.high=0.2", "algorithm.num_prompts=6"))
     with parts.verifier:
         check_run(parts)
     first, *lines = capsys.readouterr().out.splitlines()
@@ -30,7 +30,7 @@ def test_a_run_prints_one_row_a_check_and_then_its_warnings(compose, capsys):
     rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines if not line.startswith("    ")}
     assert list(rows) == ROWS
     assert rows["weights"] == "float32 weights, learning rate 0.001"
-    assert rows["problems"].startswith("4 to train on")
+    assert rows["problems"].startswith("4 to train on, and a step has 6 prompts, some several times;")
     assert rows["prompts"].startswith("4 problems, each found in its prompt; 4 distinct prompts of ")
     assert shown[1].endswith("?[response]")
     assert rows["evaluation"] == "4 held-out problems"

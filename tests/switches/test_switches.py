@@ -333,6 +333,9 @@ IDLE: dict[str, list[str]] = {
     "algorithm.entropy.bonus=1e+06": [A + "entropy.bonus=1e6"],
     "algorithm.kl.beta=400": [A + "kl.beta=400"],
     "algorithm.optimizer.lr=0.5": [A + "optimizer.lr=0.5"],
+    "algorithm.optimizer.warmup_steps=6": [A + "optimizer.warmup_steps=6"],
+    "task.eval_path=mine.jsonl": ["task.eval_path=mine.jsonl"],
+    "task.num_heldout=7": ["task=file", "task.path=mine.jsonl", "task.num_heldout=7"],
 }
 """What a warning names -> settings without effect, or that nobody means."""
 
