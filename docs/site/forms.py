@@ -64,7 +64,7 @@ def table() -> str:
             written.append(f"| {_code(reference)} | {_code(answer)} | {' | '.join(cells)} |")
     return "\n".join(
         [
-            "Where the answer stands:", "", head, *places, "",
+            "Where the answer is:", "", head, *places, "",
             "How it is written, where each extraction looks for it "
             f"({', '.join(_code(CONTAINERS[name].format('...')) for name in dict.fromkeys(EXTRACTIONS))}):",
             "", head, *written,

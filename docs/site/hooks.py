@@ -1,4 +1,5 @@
-"""What the site needs besides docs/: linked files of the repository, GitHub's anchors, formulas, tables.
+"""What the site needs besides docs/: linked files of the repository, GitHub's anchors, formulas, tables; and the check
+that no two pages say the same (repeated.py).
 
 The pages stay as they are for a reader on disk or on GitHub. Here a link that leaves docs/ is followed: a page it leads
 to becomes a page of the site at its path in the repository, a folder is its README.md, a notebook becomes a page, any
@@ -19,6 +20,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from nbconvert import MarkdownExporter
 from pymdownx.slugs import slugify
+from repeated import in_words
 from tables import table
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +35,12 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         for name, entries in section.items():
             section[name] = [page for entry in entries for page in _expanded(entry)]
     return config
+
+
+def on_pre_build(**_: Any) -> None:
+    """What two pages say is a warning, which ends a strict build."""
+    for line in in_words():
+        log.warning(f"{line}; say it on one page, and link to it from the other")
 
 
 def _expanded(entry: Any) -> list[Any]:

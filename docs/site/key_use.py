@@ -1,4 +1,4 @@
-"""What each key of a run's config is there for: who gives it another value than the default run, and who tells of it.
+"""What each key of a config is there for: who gives it another value than the default run, and which page names it.
 
     python docs/site/key_use.py            # every key with its uses
     python docs/site/key_use.py --unused   # keys that nothing uses: each should be a constant with its reason
@@ -112,7 +112,7 @@ def _pages() -> Iterator[tuple[str, str]]:
 
 
 @cache
-def told() -> dict[str, tuple[str, ...]]:
+def named() -> dict[str, tuple[str, ...]]:
     """Dotted word or `key=` -> the pages that have it."""
     found: dict[str, list[str]] = {}
     for page, text in _pages():
@@ -144,7 +144,7 @@ def use_of(key: str) -> Use:
     # `clip.high` is algorithm.clip.high, and `carry_over` can be one key only; `high` by itself could be another's.
     shortest = 1 if last_parts()[parts[-1]] == 1 else 2
     words = {".".join(parts[start:]) for start in range(max(1, len(parts) + 1 - shortest))}
-    pages = sorted({page for word in words for page in told().get(word, ())})
+    pages = sorted({page for word in words for page in named().get(word, ())})
     # The keys below a mapping of sections (regime.techniques) are set wherever the mapping is.
     configs = set_in_conf().get(key) or set_in_conf().get(schema_key(key), ())
     if key.startswith("regime.techniques."):

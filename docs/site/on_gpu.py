@@ -152,7 +152,7 @@ HEAD_GOAL, STEP_GOAL_S = 1.25, 0.5
 
 
 UNMEASURED = (
-    "a whole step of 0.5B or more", "TRL's step on the same work", "`trainer=gpu` against one shard of FSDP2",
+    "a full step of 0.5B or more", "TRL's step on the same work", "`trainer=gpu` against one shard of FSDP2",
     "a step with `rollout.steps_ahead=1` against 0",
 )  # fmt: skip
 """What a campaign measures and no row has yet."""
@@ -176,10 +176,12 @@ def goals() -> str:
     lines.append(f"| head over its three products | {HEAD_GOAL} | {ratio:.2f} | {where} |")
     steps = rows("smollm2_torch")[1:]
     seconds = (steps[-1]["wall_s"] - steps[0]["wall_s"]) / (len(steps) - 1)
-    lines.append(f"| a step of SmolLM2-135M, s | {STEP_GOAL_S} | {seconds:.2f} | H100, other jobs beside |")
+    lines.append(f"| a step of SmolLM2-135M, s | {STEP_GOAL_S} | {seconds:.2f} | H100, other jobs on the card |")
     [tiny] = [row["detail"] for row in rows("starts") if row["id"] == "joint"]
     updates = re.findall(r"([\d.]+) s of it the 16 updates", tiny)[0]
-    lines.append(f"| the 16 updates of a step of the tiny policy, s | none set | {updates} | H100, other jobs beside |")
+    lines.append(
+        f"| the 16 updates of a step of the tiny policy, s | none set | {updates} | H100, other jobs on the card |"
+    )
     lines += [f"| {what} | none set | not measured | |" for what in UNMEASURED]
     return "\n".join(lines)
 

@@ -136,19 +136,21 @@ SD_OF_A_RUN = 5
 def why_no_rate() -> str:
     """Markdown: what the agreement of signs is worth."""
     single = [place for place in places() if place.row["about"] in REGISTER]
-    told = [place for place in single if place.answer != "cannot tell"]
-    agree, plus = (sum(test) for test in ([p.answer == "agrees" for p in told], [p.row["sign"] == "+" for p in told]))
+    signed = [place for place in single if place.answer != "cannot tell"]
+    agree, plus = (
+        sum(test) for test in ([p.answer == "agrees" for p in signed], [p.row["sign"] == "+" for p in signed])
+    )
     sizes = [float(place.row["points"]) for place in single if "points" in place.row]
     known = reliability(sizes, SD_OF_A_RUN * 2**0.5)
     listed = [row for row in rows() if row["sign"] is not None and row["about"] in REGISTER]
     return (
-        f"{agree} of the {len(told)} signs that our intervals can tell agree. That decides nothing:\n\n"
+        f"The sign agrees in {agree} of the {len(signed)} rows where our interval gives one. That decides nothing:\n\n"
         f"- **One run is not a sign.** With a standard deviation of {SD_OF_A_RUN} points a run, the published sizes ("
         f"{min(sizes):g} to {max(sizes):g} points) have the true sign in {100 * known:.0f} % of the rows.\n"
-        f"- **Too few.** To tell agreement of three in four from a coin takes {rows_needed(0.7)} rows of a "
+        f"- **Too few.** To distinguish agreement of three in four from a coin takes {rows_needed(0.7)} rows of a "
         f"reliability of 0.7, or {rows_needed(0.8)} of 0.8 (power 80 %, 5 % one-sided); {len(listed)} are listed, "
-        f"{len(single)} have a place.\n"
-        f'- **"Always plus" agrees with {plus} of these {len(told)} published signs.**\n'
+        f"{len(single)} have the same comparison here.\n"
+        f'- **"Always plus" agrees with {plus} of these {len(signed)} published signs.**\n'
         "- **Rows are selected**: one counts only where our own interval excludes 0. Five are rungs of one ladder, "
         "two of one rerun; models, tasks and horizons are others."
     )

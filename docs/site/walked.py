@@ -27,7 +27,7 @@ def imports(building: str) -> list[str]:
 
 
 def floors() -> str:
-    """The buildings as a picture: each above those that it imports."""
+    """The buildings as a picture: each above those that it imports, which its arrow names."""
     present = [name for name in DOES if (ROOT / name).is_dir()]
     below = {name: imports(name) for name in present}
 
@@ -35,8 +35,13 @@ def floors() -> str:
         return 1 + max(map(height, below[name]), default=-1)
 
     by_floor = [[name for name in present if height(name) == floor] for floor in range(len(present))]
-    lines = ["     ".join(f"[ {name}: {DOES[name]} ]" for name in names) for names in reversed(by_floor) if names]
-    return "```console\n" + "\n      |  imports\n      v\n".join(lines) + "\n```"
+    floors = [names for names in reversed(by_floor) if names]
+    lines = []
+    for names in floors:
+        lines.append("     ".join(f"[ {name}: {DOES[name]} ]" for name in names))
+        if names is not floors[-1]:
+            lines.append("\n".join(f"      |  {name} imports {', '.join(below[name])}" for name in names) + "\n      v")
+    return "```console\n" + "\n".join(lines) + "\n```"
 
 
 def buildings() -> str:
