@@ -2,9 +2,9 @@
 
 Kinds: an operator (+ for -, < for <=, and for or, min for max, a dropped not or minus), a bound (an integer one
 larger), a dropped argument (f(a, b=c) without b). A room is a folder of a package, or the files at its top; rooms take
-turns, in an order that the seed draws. Annotations, messages of errors, assertions, printing and `strict=True` are left
-alone. A drawn fault may change nothing that anybody could see: what survives is read, and goes into FAULTS of
-mutations.py with a test that finds it, or into SURVIVING with a reason.
+turns, in an order that the seed draws. Annotations, messages of errors, assertions, printing, texts of --help and
+`strict=True` are left alone. A drawn fault may change nothing that anybody could see: what survives is read, and goes
+into FAULTS of mutations.py with a test that finds it, or into SURVIVING with a reason.
 """
 
 import ast
@@ -38,6 +38,8 @@ OTHER: dict[type[ast.AST], type[ast.AST]] = {
     ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
 }  # fmt: skip
 SWAPPED = {"min": "max", "max": "min", "amax": "amin", "amin": "amax", "any": "all", "all": "any", "maximum": "minimum"}
+WORDS = {"strict", "help", "description", "metavar"}
+"""Arguments that only say something, of commands and of `zip`."""
 LEFT_ALONE = {"print", "ConfigError", "StudyError", "UserError", "ValueError", "RuntimeError", "field", "dataclass"}
 
 
@@ -68,7 +70,7 @@ def candidates(tree: ast.Module) -> Iterator[tuple[str, ast.expr, ast.expr]]:
                     )
                     yield "operator", node, ast.Call(other, args, keywords)
                 for dropped in keywords:
-                    if dropped.arg and dropped.arg != "strict":
+                    if dropped.arg and dropped.arg not in WORDS:
                         rest = [keyword for keyword in keywords if keyword is not dropped]
                         yield "dropped argument", node, ast.Call(node.func, args, rest)
             case ast.Constant(value) if type(value) is int:

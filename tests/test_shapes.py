@@ -13,14 +13,17 @@ from dapo_lit.objective.losses import completion_mean
 from dapo_lit.objective.tokens import Statistics, Tokens, merge
 
 ROOT = Path(__file__).parents[1]
+MODULE = "tests/lit/test_module.py"
+WITH_SWITCHES, IN_TWO_PASSES = ("switches1", "switches3"), ("clip_cov", "top_entropy")
+"""Overlong filtering, a critic, a loss of two kinds of tokens, a choice of tokens: the others call nothing else."""
 CALLS = (
     "tests/objective",
     "tests/step/test_loss_mask.py",
     "tests/engines/test_inverse_cdf.py",
     "tests/policy/test_head.py::test_logits_are_the_hand_worked_ones",
     "tests/policy/test_head.py::test_fewer_tokens_than_a_chunk_give_the_same_bits_for_any_chunk_size",
-    "tests/lit/test_module.py::test_the_gradient_of_a_mini_batch_is_the_same_for_any_micro_batch_size",
-    "tests/lit/test_module.py::test_two_passes_have_the_gradient_of_the_loss_of_all_tokens_at_once",
+    *(f"{MODULE}::test_the_gradient_of_a_mini_batch_is_the_same_for_any_micro_batch_size[{n}]" for n in WITH_SWITCHES),
+    *(f"{MODULE}::test_two_passes_have_the_gradient_of_the_loss_of_all_tokens_at_once[{n}]" for n in IN_TWO_PASSES),
 )
 """Tests that call the functions, from a single loss to whole updates."""
 
