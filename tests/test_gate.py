@@ -14,9 +14,11 @@ import ablations
 import dapo_lit
 import dapo_lit_tools
 import math_answers
-from ablations.errors import DamagedError
+from ablations.errors import DamagedError, UserError
 from ablations.files.metrics_file import read_metrics
 from ablations.files.tables import read_arrow
+from ablations.read.ledger import read_ledger
+from ablations.read.runs import load
 from ablations.texts import DEEPEST, json_tree, opened, read_bytes, read_text, yaml_tree
 
 FILES = sorted(
@@ -212,3 +214,19 @@ def test_metrics_with_more_damaged_rows_than_a_run_leaves_are_refused(tmp_path):
 def test_a_message_is_one_line_of_a_length_that_can_be_read():
     assert str(DamagedError("x" * 1_000_000)) == "x" * 10_000 + "..."
     assert str(DamagedError("short\x1b[2J")) == "short"
+
+
+def test_a_ledger_of_more_changes_than_are_decided_in_seconds_is_refused(tmp_path):
+    rows = "".join(f"a{i},0,0.5,0.25\n" for i in range(1001))
+    (tmp_path / "ledger.csv").write_text("change,pair,with,without\n" + rows)
+    with pytest.raises(UserError, match="more than 1,000 changes"):
+        read_ledger(tmp_path / "ledger.csv")
+
+
+def test_a_folder_that_may_not_be_listed_is_named(tmp_path, monkeypatch):
+    def refused(folder):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    with pytest.raises(UserError, match=r"cannot be read \(Permission denied\)"):
+        load(tmp_path)
