@@ -21,6 +21,7 @@ from ablations.files.metrics_file import last_step, read_metrics
 from ablations.files.run_manifest import lost_files
 from ablations.screen import StatusLine
 from ablations.texts import read_text
+from dapo_lit import model_worker
 from dapo_lit.callable_module import make_callable
 from dapo_lit.cli.command import attempt, compose_run, exit_code_of, run_command, silence_libraries
 from dapo_lit.cli.jobs import arm_of
@@ -60,6 +61,8 @@ def train(config: Config, overrides: list[str]) -> None:
     opened = opened and not (config.resume == "auto" and (config.folder(arm_of(config)) / DONE).is_file())
     if opened:
         check_weights(config)
+    if config.policy.path:
+        model_worker.start()  # what it imports takes as long as torch
     import torch
 
     from dapo_lit.cli.run_summary import mostly_skipped, nothing_learned

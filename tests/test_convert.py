@@ -4,6 +4,7 @@ tests/scripts_elsewhere has the scripts, each with its source and licence.
 """
 
 import shlex
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from dapo_lit.config import ConfigError
 from dapo_lit.config.identity import differences, identity, kinds
 from dapo_lit.config.parsing import NONE, STARTS, other_trainers
 from dapo_lit.config.shipped import is_group, known_choices
+from dapo_lit_tools.commands.convert import conversion
 from dapo_lit_tools.conversion.conversion import Code, conditions, word_of
 from dapo_lit_tools.conversion.conversion import convert as converted
 from dapo_lit_tools.conversion.converted import Conversion, fits
@@ -572,3 +574,43 @@ def test_a_text_of_a_script_is_never_filled_in_by_omegaconf(monkeypatch):
 def test_neither_trainer_is_named_where_neither_is_in_a_line():
     with pytest.raises(ConfigError, match="num_generations"):
         convert.conversion(["python", "train.py"])
+
+
+VERL_LINE = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n="
+TRL_CALL = "from trl import GRPOConfig\nargs = GRPOConfig(num_generations={})\n"
+DOUBLED = "".join(f"a{i} = [a{i - 1}, a{i - 1}]\n" for i in range(1, 40))
+LAUGHS = "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 9))
+BOMBS = {
+    "doubling.sh": ("A=aaaaaaaaaa\n" + "A=$A$A\n" * 36 + VERL_LINE + "$A", "its variables stand for more than"),
+    "uses.sh": ("A=" + "a" * 40_000 + "\n" + "$A\n" * 1000 + VERL_LINE + "1", "its variables stand for more than"),
+    "brackets.sh": ("$((" * 16_000 + "\n" + VERL_LINE + "16", ""),
+    "sums.sh": ("X=$((" + "1+" * 20_000 + "1))\n" + VERL_LINE + "$X", ""),
+    "squares.sh": ("X=9223372036854775807\n" + "X=$((X*X))\n" * 12 + VERL_LINE + "16", ""),
+    "quote.sh": (("'" + "a" * 49_000 + "\n") * 5 + VERL_LINE + "16", ""),
+    "flags.sh": (" ".join(f"--k{i} {i}" for i in range(3900)) + "\n", ""),
+    "parts.sh": ("a." * 20_000 + "b=1\n" + VERL_LINE + "16", ""),
+    "digits.sh": (VERL_LINE + "9" * 5000, ""),
+    "doubling.py": ("a0 = [1, 2]\n" + DOUBLED + TRL_CALL.format("a39"), "it holds more than 30,000 values"),
+    "code.py": (TRL_CALL.format("[" * 80 + "1, " * 9000 + "f()" + "]" * 80), ""),
+    "number.py": (TRL_CALL.format("0x" + "f" * 100_000), "line 2: has a whole number beyond 64 bits"),
+    "deep.py": (TRL_CALL.format("[" * 150 + "]" * 150), "nested too deep"),
+    "wide.py": ("x = 1\n" * 40_000 + TRL_CALL.format("8"), "more than 30,000 parts"),
+    "many.yaml": ("data:\n" + "".join(f"  k{i}: {i}\n" for i in range(15_000)), ""),
+    "aliases.yaml": ("a0: &a0 [x, y]\n" + LAUGHS, "with its aliases written out"),
+    "itself.yaml": ("data: &d {x: *d}\n", "it holds itself"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_script_that_stands_for_more_than_it_holds_is_read_or_refused_within_two_seconds(tmp_path, name):
+    text, said = BOMBS[name]
+    (tmp_path / name).write_text(text)
+    started = time.process_time()
+    try:
+        conversion([str(tmp_path / name)])
+        refusal = ""
+    except ConfigError as error:
+        refusal = str(error)
+    assert time.process_time() - started < 2
+    assert said in refusal
+    assert "\n" not in refusal

@@ -5,13 +5,20 @@ import os
 import resource
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import ablations
 import dapo_lit
 import dapo_lit_tools
 import math_answers
-from ablations.errors import DamagedError
+from ablations.errors import DamagedError, UserError
+from ablations.files.metrics_file import read_metrics
+from ablations.files.tables import read_arrow
+from ablations.read.ledger import read_ledger
+from ablations.read.runs import load
 from ablations.texts import DEEPEST, json_tree, opened, read_bytes, read_text, yaml_tree
 
 FILES = sorted(
@@ -174,3 +181,52 @@ def test_json_that_stands_for_more_than_it_holds_is_refused_in_one_line(name, li
 
 def test_every_whole_number_of_json_is_a_float_too():
     assert float(json_tree("9" * 300, "place")) == 1e300
+
+
+def table(folder: Path, **columns: pa.Array) -> Path:
+    pq.write_table(pa.table(columns), file := folder / "table.parquet")
+    return file
+
+
+def test_a_table_that_stands_for_more_than_a_run_writes_is_refused_and_categories_are_texts(tmp_path):
+    once = np.zeros(1000, "int32")
+    file = table(tmp_path, a=pa.DictionaryArray.from_arrays(once, ["x" * 1_000_000]))
+    assert file.stat().st_size < 100_000
+    with pytest.raises(DamagedError, match="1,000,000,000 bytes of text; at most 100,000,000 are read"):
+        read_arrow(file)
+    with pytest.raises(DamagedError, match="it holds 20,000,000 values; at most 15,000,000 are read"):
+        read_arrow(table(tmp_path, a=np.zeros(20_000_000, "int64")))
+    with pytest.raises(DamagedError, match="it holds 1,000 values; at most 999 are read"):
+        read_arrow(table(tmp_path, a=pa.array(once)), most=999)
+    kept = read_arrow(table(tmp_path, a=pa.DictionaryArray.from_arrays(once, ["x"]), b=pa.array([None, "y"] * 500)))
+    assert kept.schema.types == [pa.string(), pa.string()]
+    assert kept.slice(0, 2).to_pydict() == {"a": ["x", "x"], "b": [None, "y"]}
+
+
+def test_metrics_with_more_damaged_rows_than_a_run_leaves_are_refused(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("x" * (3 << 16) + "\n" * 10)
+    assert len(read_metrics(tmp_path).faults) == 13  # a row of 3 x 64 kB is three torn ones
+    (tmp_path / "metrics.jsonl").write_text("\n" * 100_000)
+    with pytest.raises(DamagedError, match="more than 1,000 damaged rows"):
+        read_metrics(tmp_path)
+
+
+def test_a_message_is_one_line_of_a_length_that_can_be_read():
+    assert str(DamagedError("x" * 1_000_000)) == "x" * 10_000 + "..."
+    assert str(DamagedError("short\x1b[2J")) == "short"
+
+
+def test_a_ledger_of_more_changes_than_are_decided_in_seconds_is_refused(tmp_path):
+    rows = "".join(f"a{i},0,0.5,0.25\n" for i in range(1001))
+    (tmp_path / "ledger.csv").write_text("change,pair,with,without\n" + rows)
+    with pytest.raises(UserError, match="more than 1,000 changes"):
+        read_ledger(tmp_path / "ledger.csv")
+
+
+def test_a_folder_that_may_not_be_listed_is_named(tmp_path, monkeypatch):
+    def refused(folder):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    with pytest.raises(UserError, match=r"cannot be read \(Permission denied\)"):
+        load(tmp_path)

@@ -28,6 +28,8 @@ from ablations.texts import MB, json_tree, read_text
 
 MOST_ROWS = 100_000
 MOST_BYTES = 32 * MB
+MOST_CHANGES = 1000
+"""Each is decided in a millisecond or two."""
 RUNS_A_PAIR = 2.0
 """The cost of a pair where the ledger has none: its runs."""
 
@@ -123,6 +125,8 @@ def read_ledger(file: Path) -> Ledger:
         place = f"{file}, line {number}"
         row: Mapping[str, Any] = checked(_with_pair(tree), Row, place, LedgerError)
         change = changes.setdefault(row["change"], Change(row["change"]))
+        if len(changes) > MOST_CHANGES:
+            raise LedgerError(f"{file}: has more than {MOST_CHANGES:,} changes; put them into several ledgers")
         pair = None if row.get("pair") in (None, "") else str(row["pair"])
         known = row.get("cost") is not None
         if priced not in (None, known):

@@ -237,7 +237,10 @@ def _below(path: Path) -> Iterator[Path]:
         # Not into a run: it has thousands of files, and none is a run. By the resolved path: a link may lead up.
         if not is_run(folder) and (place := folder.resolve()) not in entered:
             entered.add(place)
-            waiting += sorted((inner for inner in folder.iterdir() if inner.is_dir()), reverse=True)
+            try:
+                waiting += sorted((inner for inner in folder.iterdir() if inner.is_dir()), reverse=True)
+            except OSError as reason:
+                raise StudyError(f"{folder}: cannot be read ({reason.strerror}); name the study's folder") from None
 
 
 def read_run(folder: Path) -> Run:

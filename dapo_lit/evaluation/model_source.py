@@ -118,7 +118,9 @@ def open_run_model(place: Path) -> tuple[EvaluatedModel, Config]:
     if reason := damage_reason(chosen):
         raise DamagedError(f"{chosen} is damaged ({reason}); choose another checkpoint in {chosen.parent}")
     folder = policy_folder(config.policy, config.task)
-    model, tokenizer = load_model(folder, dtype=getattr(torch, config.policy.dtype)), load_tokenizer(folder)
+    own = config.policy.path is None
+    model = load_model(folder, dtype=getattr(torch, config.policy.dtype), own=own)
+    tokenizer = load_tokenizer(folder, own=own)
     saved = policy_weights(chosen)
     if config.policy.lora is None:
         try:

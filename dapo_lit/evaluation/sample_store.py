@@ -18,6 +18,8 @@ from ablations.files.tables import column_names, read_arrow, write_arrow, write_
 from dapo_lit.evaluation.sampled import EvaluatedSample, Evaluation, SampleName
 
 REMEDY = "; restore it, or remove the folder to sample again"
+MOST_VALUES = 2_400_000
+"""Of samples.parquet: those of 200,000 samples."""
 SCHEMA = pa.schema(
     [
         ("problem_id", pa.string()),
@@ -46,7 +48,9 @@ def read_samples(folder: Path) -> dict[SampleName, EvaluatedSample]:
     if file.is_file():
         # Files of earlier versions do not say what code scored them.
         known = "scored_by" in column_names(file)
-        rows = read_arrow(file, [name for name in SCHEMA.names if known or name != "scored_by"]).to_pylist()
+        rows = read_arrow(
+            file, [name for name in SCHEMA.names if known or name != "scored_by"], MOST_VALUES
+        ).to_pylist()
     for number, row in enumerate(rows, 1):
         sample = checked(row, EvaluatedSample, f"{file}, row {number}", remedy=REMEDY)
         if sample.name in found:
