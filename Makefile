@@ -36,7 +36,7 @@ test: $(READY)  ## run the tests: ten minutes on two cores
 test-fast: $(READY)  ## the tests that take a minute in all
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(ARGS)
 
-test-wheel: $(READY)  ## walk the first ten minutes of five kinds of users from the wheel, without the checkout (a minute and a half on two cores)
+test-wheel: $(READY)  ## walk the first ten minutes of seven users from the wheel, without the checkout (two minutes on two cores)
 	$(BIN)/python tests/five_users.py $(ARGS)
 
 ANSWERS := .venv-answers
