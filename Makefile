@@ -47,7 +47,7 @@ test-fast: $(READY)  ## the tests nearest to what has changed since the last com
 	tests=$$($(BIN)/python tests/nearest.py); test -z "$$tests" || \
 	    TEST_SECONDS=45 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $$tests $(ARGS)
 
-test-wheel: $(READY)  ## test what is in the distributions, and walk the first ten minutes of five kinds of users from the wheel (two minutes on two cores)
+test-wheel: $(READY)  ## test what is in the distributions, and walk the first ten minutes of seven kinds of users from the wheel (two minutes on two cores)
 	$(BIN)/python -m pytest -n 0 tests/wheel
 	$(BIN)/python tests/five_users.py $(ARGS)
 

@@ -1,6 +1,6 @@
 """Users walk their first ten minutes from the wheel, in empty folders without a checkout: `make test-wheel`.
 
-    python tests/five_users.py              # all of them, two at a time; two and a half minutes of processor time
+    python tests/five_users.py              # all of them, two at a time; four minutes of processor time
     python tests/five_users.py trl lead     # some of them
     python tests/five_users.py --keep DIR   # leaves what they made there
 
@@ -211,6 +211,62 @@ run.plot("rollout/accuracy")
     must_say(place.python(script), "run.html")
 
 
+OWN_PARTS = """
+import torch
+
+from dapo_lit.objective.needs import Needs
+from dapo_lit.techniques import Condition, Technique
+
+
+@Needs(options={"width": (0.01, 1)}, source="a note")
+def soft_clip(logprobs, old_logprobs, advantages, *, width: float):
+    return -advantages * (((logprobs - old_logprobs).exp() - 1) / width).tanh() * width
+
+
+@Needs(group=3, source="a note")
+def above_two(correct):
+    return (correct.double().sum() > 2).double().expand(len(correct))
+
+
+def light(advantages, completions):
+    return advantages.where(advantages <= 0, 0.1 * advantages)
+
+
+LIGHT = Technique(
+    "light", section="a note", equation="", on="positive advantages weigh a tenth", off="they weigh the same",
+    label="light", short="light", colour="#9c9ca1",
+    condition=Condition("rollout/groups_mixed_frac", "groups mixed", 0.01), advantages=light,
+)
+"""
+
+
+def own_algorithm(place: Place) -> None:
+    """An advantage, a loss with an option, a penalty and a technique in two files: refused, planned, ablated."""
+    source = (ROOT / "docs/examples/algorithms/maxrl.py").read_text(encoding="utf-8")
+    if len(source.splitlines()) > 30:
+        raise PathError("maxrl.py is longer than 30 lines")
+    (place.work / "maxrl.py").write_text(source)
+    (place.work / "parts.py").write_text(OWN_PARTS)
+    spared = "--on dapo-soft_overlong_punishment reward.wrong_value=0"
+    alone = "algorithm=naive_grpo algorithm.advantage.estimator=maxrl.maxrl reward.wrong_value=0"
+    small = f"{SMALL} budget.steps=2 evaluation.every=0 evaluation.final_samples=2"
+    must_say(place("python -m dapo_lit.ablate maxrl.maxrl", code=2), "reward.wrong_value=-1", "2602.02710")
+    must_say(
+        place(f"python -m dapo_lit.train {alone} algorithm.samples_per_prompt=1", code=2), "at least 2", "2602.02710"
+    )
+    must_say(
+        place("python -m dapo_lit.ablate parts.soft_clip --option width=2", code=2), "loss_options.width=2", "0.01 to 1"
+    )
+    two = "algorithm.samples_per_prompt=2"
+    must_say(place(f"python -m dapo_lit.ablate parts.above_two {two}", code=2), "at least 3 (a note)")
+    for part in ("parts.soft_clip --option width=0.2", "parts.above_two", "parts.LIGHT"):
+        must_say(place(f"python -m dapo_lit.ablate {part} --plan {small}"), "a run of dapo", part.split()[0])
+    two_seeds = "study.until=null study.seeds=[0,1] study.underpowered=true study.pilot=true"
+    said = place(f"python -m dapo_lit.ablate maxrl.maxrl {spared} {two_seeds} {small}")
+    must_say(said, "Decided: nothing", "maxrl.maxrl")
+    place.must_have("runs/ablate_maxrl/report/report.html")
+
+
 def lightning(place: Place) -> None:
     """docs/library.md: a Trainer of one's own with callbacks and loggers of Lightning's."""
     page = (ROOT / "docs/library.md").read_text(encoding="utf-8")
@@ -255,7 +311,7 @@ def lead(place: Place) -> None:
 
 
 USERS: dict[str, Callable[[Place], None]] = {
-    user.__name__: user for user in (curious, own_task, trl, lightning, notebook, lead)
+    user.__name__: user for user in (curious, own_task, own_algorithm, trl, lightning, notebook, lead)
 }  # fmt: skip
 
 

@@ -8,6 +8,16 @@ Shapes: B completions, S tokens of prompt and response, T tokens of the longest 
 included. Left out: how samples are
 drawn, mini-batches shuffled and batches filled (docs/examples/dapo_in_one_file.py has those), the random choice of
 Clip-Cov, and the clamp of log-ratios at 20 nats.
+
+Readings that it shares with the package, where a paper leaves one open, and what decides them:
+- Eq. 9 divides by std + 1e-6, the std with n - 1: verl 0.9, `compute_grpo_outcome_advantage(epsilon=1e-6)`, torch.std.
+- Whitening divides by sqrt(var + 1e-8), the var with n - 1: verl 0.9, `masked_whiten`.
+- `constant` counts the completions that carry loss. Dr. GRPO (arXiv 2503.20783) counts all, and masks none: they differ
+  under overlong filtering only, which is DAPO's (section 3.4).
+- All tokens at the threshold of the highest entropies are kept, ties within 3e-6 nats too: arXiv 2506.01939, Eq. 5,
+  `H >= tau`; the width is float32's, which cannot tell such entropies apart.
+- A correction weighs a token's own gradient where the ratio is a completion's: verl 0.9, `compute_policy_loss_gspo`,
+  multiplies the token's loss by `rollout_is_weights`, and its gradient is that of the token's `log_prob`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,6 +46,11 @@ class Settings:
     denominator: str = "minibatch"
     max_tokens: int = 10  # L_max
     cache: int | None = None  # L_cache of Eq. 13; None: no soft punishment
+    factor: float = 1.0  # of the punishment, 1 in the authors' code
+    punish: str = "all"  # whose punishment counts
+    counts_all: bool = False  # tokens of an environment are part of |y| in Eq. 13
+    wrong: float = -1.0  # Eq. 7
+    epsilon: float = 1e-6  # Eq. 9
     hard: bool = False  # a truncated answer is a wrong one
     filtering: bool = False
     kl: str = "k3"
@@ -120,10 +135,18 @@ def hidden_states(w: Weights, root: str, shape: Mapping[str, float], ids: Tensor
 
 def rewards(samples: Samples, s: Settings) -> Tensor:
     """[B]: Eq. 7; with the soft punishment plus Eq. 13."""
-    lengths = torch.tensor([sum(own) for own in samples.policy]).double()
+    lengths = torch.tensor([len(own) if s.counts_all else sum(own) for own in samples.policy]).double()
     right = samples.correct & ~samples.truncated if s.hard else samples.correct
-    found = torch.where(right, 1.0, -1.0).double()
-    return found + torch.clamp((s.max_tokens - s.cache - lengths) / s.cache, -1.0, 0.0) if s.cache else found
+    found = torch.where(right, 1.0, s.wrong).double()
+    if s.cache is None:
+        return found
+    penalty = s.factor * torch.clamp((s.max_tokens - s.cache - lengths) / s.cache, -1.0, 0.0)
+    passed = torch.stack([samples.correct[samples.groups == g].double().mean() for g in samples.groups])
+    share = {
+        "all": torch.ones_like(penalty), "mixed": (passed > 0).double(), "pass_rate": passed,
+        "right": samples.correct.double(), "none": torch.zeros_like(penalty),
+    }  # fmt: skip
+    return found + share[s.punish] * penalty
 
 
 def kl_estimate(new: Tensor, ref: Tensor, kind: str) -> Tensor:
@@ -141,7 +164,7 @@ def advantages(reward: Tensor, there: Tensor, values: Tensor, groups: Tensor, s:
             if s.advantage == "leave_one_out":  # RLOO, arXiv 2402.14740, section 2.2
                 found[groups == g] = own - (own.sum() - own) / (len(own) - 1)
             else:  # Eq. 9; without the division Dr. GRPO's, arXiv 2503.20783
-                found[groups == g] = (own - own.mean()) / (own.std() + 1e-6 if s.scale_by_std else 1.0)
+                found[groups == g] = (own - own.mean()) / (own.std() + s.epsilon if s.scale_by_std else 1.0)
         return found[:, None] * there
     # GAE, arXiv 1506.02438, Eq. 16; with values of 0 and lam = 1 the discounted return of REINFORCE++. A token of an
     # environment is no action: the state after an action is the one before the next action.
@@ -228,8 +251,8 @@ def weighted_gradient(values: Tensor, weights: Tensor) -> Tensor:
     return values.detach() + weights * (values - values.detach())
 
 
-def token_weights(mask: Tensor, groups: Tensor, s: Settings) -> Tensor:
-    """[B, T]: one over the denominator of the mini-batch, 0 where masked."""
+def token_weights(mask: Tensor, groups: Tensor, micro: Tensor, s: Settings) -> Tensor:
+    """[B, T]: one over the denominator of the mini-batch, 0 where masked. micro: the micro-batch of each completion."""
     lengths = mask.sum(1, keepdim=True).double()
     completions = (lengths > 0).sum()
     match s.denominator:
@@ -238,6 +261,10 @@ def token_weights(mask: Tensor, groups: Tensor, s: Settings) -> Tensor:
         case "group":  # Eq. 12 as printed, mean over prompts
             own = torch.stack([lengths[groups == g].sum() for g in groups])[:, None]
             below = own * len(groups[lengths[:, 0] > 0].unique())
+        case "microbatch":  # a mean of the micro-batches' means, each with the weight of its completions
+            own = torch.stack([lengths[micro == m].sum() for m in micro])[:, None]
+            share = torch.stack([(lengths[micro == m] > 0).sum() for m in micro])[:, None] / completions
+            below = own / share
         case "sample":  # Eq. 5
             below = completions * lengths
         case "constant":  # Dr. GRPO
@@ -311,14 +338,17 @@ class Reference:
             a = (a - a[mask].mean()) / (a[mask].var() + 1e-8).sqrt()
         return Known(there, mask, old, ref, correction, a, values, returns)
 
-    def losses(self, samples: Samples, known: Known, chosen: Tensor, weights: Weights) -> tuple[Tensor, Tensor, dict]:
-        """The policy's and the critic's loss of a mini-batch, and sums of statistics. chosen: its completions."""
+    def losses(
+        self, samples: Samples, known: Known, chosen: Tensor, weights: Weights, micro: Tensor
+    ) -> tuple[Tensor, Tensor, dict]:
+        """The policy's and the critic's loss of a mini-batch, and sums of statistics. chosen: its completions; micro:
+        the micro-batch of each."""
         s = self.s
         part = replace(samples, **{f.name: _rows(getattr(samples, f.name), chosen) for f in fields(samples)})
         width = max(map(len, part.responses))
         k = Known(**{f.name: getattr(known, f.name)[chosen][:, :width] for f in fields(known)})
         new, entropy = self.logprobs(weights, part)
-        weight = token_weights(k.mask, part.groups, s)
+        weight = token_weights(k.mask, part.groups, micro, s)
         # verl's form for ratios of completions: a token's weight is that of its own gradient.
         corrected = weighted_gradient(new, k.correction)
         loss = policy_losses(corrected, k.old, k.advantages, entropy.detach(), k.there, k.mask, s)

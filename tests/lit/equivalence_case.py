@@ -52,6 +52,7 @@ WAYS: dict[str, tuple[int, tuple[str, ...]]] = {
     "fsdp 2": (2, FSDP),
     "16-bit copies": (2, ("trainer.strategy=fsdp", "trainer.sharding.dtype=bfloat16", "trainer.fp32_head=true")),
     "checkpointing": (1, ("trainer.activation_checkpointing=full",)),
+    "compiled": (1, ("trainer.compile=true",)),
 }
 """Way to compute -> (processes, overrides)."""
 VARIANTS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
@@ -59,13 +60,28 @@ VARIANTS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "prefixes": (("trainer.shared_prompt=prefixes",), {}),
     "lora": (("policy.lora={rank: 4, alpha: 32}",), {"lora_scale": 8.0}),
     "ahead": (("rollout.steps_ahead=1", "budget.steps=3", "reward.function=wiring_rewards.even"), {}),
+    "three ahead": (("rollout.steps_ahead=3", "budget.steps=5", "reward.function=wiring_rewards.even"), {}),
+    "carried": (
+        (
+            "algorithm.dynamic_sampling={carry_over: all, request_groups: 6}",
+            "budget.steps=3",
+            "reward.function=wiring_rewards.even",
+        ),
+        {},
+    ),
     "correction": (("algorithm.correction.kind=tis",), {"correction": "tis"}),
-    "turns": ((), {}),
+    "turns": (
+        # The script answers in its place; its tokens count in Eq. 13 here, and under prefixes they do not.
+        ("turns.environment=calculator", "turns.max_observation_tokens=8", "algorithm.overlong.counts=all"),
+        {"counts_all": True},
+    ),
     "turns and prefixes": (("trainer.shared_prompt=prefixes",), {}),
 }
 """What is changed of every algorithm -> (overrides, the same for the reference). Steps ahead sample with the engine,
 whose answers are all wrong: a function judges them, or whitening would divide rounding by rounding.
 Under `turns` the script has tokens of an environment among those of the policy."""
+AHEAD = {"ahead": 1, "three ahead": 3, "carried": 0}
+"""Variants that sample with the engine -> the steps ahead; 0: an unfinished answer is continued by the next step."""
 SOFT, OFF = Settings(cache=4), Settings(high=0.2, denominator="sample")
 CRITIC = ("algorithm=ppo", "algorithm.critic.warmup_steps=0", f"algorithm.critic.lr={LR}", "algorithm.kl.beta=0.5")
 ALGORITHMS: dict[str, tuple[tuple[str, ...], Settings]] = {
@@ -146,6 +162,33 @@ ALGORITHMS: dict[str, tuple[tuple[str, ...], Settings]] = {
         ("algorithm.correction={kind: sequence_mask, band: [0.25, 1.5]}",),
         replace(SOFT, correction="sequence_mask", band=(0.25, 1.5)),
     ),
+    "penalty by pass rate": (
+        (
+            "algorithm.overlong={punish: pass_rate, penalty_factor: 0.5}", "algorithm.clip={low: 0.02, high: 0.03}",
+            "reward.wrong_value=0", "algorithm.advantage.epsilon=0.1",
+        ),
+        replace(SOFT, punish="pass_rate", factor=0.5, wrong=0.0, epsilon=0.1, low=0.02, high=0.03),
+    ),
+    "penalty in mixed groups": (
+        (
+            "algorithm.overlong.punish=mixed", "algorithm.techniques.dynamic_sampling=false",
+            # Small groups, of which some are all wrong: there it differs from the penalty of all answers.
+            "algorithm.samples_per_prompt=2", "algorithm.num_prompts=8", "algorithm.minibatch_prompts=4",
+        ),
+        replace(SOFT, punish="mixed"),
+    ),
+    "microbatch": (
+        ("algorithm.token_level_denominator=microbatch", "trainer.micro_batch_tokens=24"),
+        replace(SOFT, denominator="microbatch"),
+    ),
+    "parts of a user's file": (
+        (
+            "algorithm.loss=faithful_parts.clip", "algorithm.advantage.estimator=faithful_parts.group",
+            "algorithm.overlong.punish=faithful_parts.in_part", "++algorithm.overlong.options={share: 1.0}",
+            "algorithm.correction={kind: faithful_parts.icepop, band: [0.7, 1.5]}",
+        ),
+        replace(SOFT, punish="right", correction="icepop", band=(0.7, 1.5)),
+    ),
     "adamw": (
         ("algorithm.optimizer={eps: 1e-3, weight_decay: 0.1, betas: [0.8, 0.9], lr: 0.002, schedule: linear}",), SOFT,
     ),
@@ -168,22 +211,25 @@ def overrides(cell: str) -> list[str]:
     own, changed = ALGORITHMS[algorithm][0], VARIANTS[variant][0]
     if variant == "lora" and not ALGORITHMS[algorithm][1].beta:
         changed = (*changed, "algorithm.kl.beta=0.5")
-    if variant != "ahead":  # the script of the engine is no policy's
+    if variant not in AHEAD:  # the script of the engine is no policy's
         changed = (*changed, "preflight=false")
     groups = [o for o in own if o.startswith("algorithm=")]
     return [*groups, *COMMON, *given, *(o for o in own if o not in groups), *changed, f"trainer.devices={size}"]
 
 
 class Watch:
-    """Calls a function with the loss of each update, before its step. No module itself, or it would be a submodule."""
+    """Calls a function with the loss of each update and its micro-batches' completions, before its step. No module
+    itself, or it would be a submodule."""
 
-    def __init__(self, note: Callable[[float], None]) -> None:
-        self.note = note
+    def __init__(self, note: Callable[[float, list[list[int]]], None]) -> None:
+        self.note, self.micro = note, list[list[int]]()
 
-    def micro_batch(self, *_: Any) -> None: ...
+    def micro_batch(self, epoch: int, micro: Any, *_: Any) -> None:
+        self.micro.append(micro.completions.unique().tolist())
 
     def update(self, loss: float, gradients: Sequence[Tensor]) -> None:
-        self.note(loss)
+        self.note(loss, self.micro)
+        self.micro = []
 
 
 class Probe(DAPOModule):
@@ -224,9 +270,12 @@ class Probe(DAPOModule):
         groups = [{k: g[k] for k in ("params", "lr_factor")} for g in made.param_groups]
         return torch.optim.SGD(groups, lr=self.config.algorithm.optimizer.lr, foreach=False)
 
-    def note(self, loss: float) -> None:
+    def note(self, loss: float, micro: list[list[int]]) -> None:
         gradients = {n: whole(p.grad) for n, p in self.trained().items() if p.grad is not None}
         found = {"chosen": self.chosen, "loss": loss, "gradients": gradients, "before": self.weights()}
+        # Of this rank: what depends on the split is compared in one process.
+        place = {completion: index for index, each in enumerate(micro) for completion in each}
+        found["micro"] = [place.get(completion, -1) for completion in self.chosen]
         self.steps[-1]["updates"].append(found)
 
     def trained(self) -> dict[str, Tensor]:
@@ -305,8 +354,8 @@ def run(out: Path, cell: str, config: Config) -> None:
     _, variant, algorithm = cell.split(":")
     with joined(config.trainer) as ranks:
         parts = RunComponents(config)
-        if variant != "ahead":
-            parts._build_engine = lambda: ScriptedEngine(script(parts, variant.startswith("turns")))  # type: ignore[method-assign]
+        if variant not in AHEAD:
+            parts.engine = lambda *_: ScriptedEngine(script(parts, variant.startswith("turns")))  # type: ignore[method-assign]
         module = Probe(config, algorithm != "adamw", lambda: parts.policy, ranks, parts.fill)
         module.logs = False
         trainer = build_trainer(config, [])
