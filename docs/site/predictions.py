@@ -23,6 +23,7 @@ from cells import EXPERIMENTS
 
 from ablations.compare.contrasts import Effect
 from ablations.read.outcomes import unit
+from ablations.read.packed_cells import CELLS
 
 FILE = "predictions.yaml"
 
@@ -34,17 +35,22 @@ def table(folder: Path) -> str:
     return "\n".join([*lines, *(f"| {row['says']} | {' | '.join(judged(row))} |" for row in rows)])
 
 
+def has_cells(study: str) -> bool:
+    """False for a study that is registered and has not ended."""
+    return any((EXPERIMENTS / study).rglob(CELLS))
+
+
 def judged(row: dict[str, Any]) -> tuple[str, str]:
     """(what was measured, `holds` or `fails`) of a prediction."""
-    if "effect" in row and (EXPERIMENTS / row["effect"][0]).is_dir():
+    if "effect" in row and has_cells(row["effect"][0]):
         found = inline.effect(*row["effect"])
         low, high = (_end(end) for end in row["between"])
         return inline.SHOWS["points"](found), verdict(_size(found), low, high)
-    if "times" in row and (EXPERIMENTS / row["times"][1]).is_dir():
+    if "times" in row and has_cells(row["times"][1]):
         metric, study, *arms = row["times"]
         one, other = (stated.mean(metric, study, arm) for arm in arms)
         return f"{one:.3g} and {other:.3g}: {one / other:.3g} times", verdict(one / other, *row["between"])
-    if "ordered" in row and (EXPERIMENTS / row["ordered"][1]).is_dir():
+    if "ordered" in row and has_cells(row["ordered"][1]):
         metric, study, arms = row["ordered"]
         means = [stated.at(metric, study, arm, "-1") for arm in arms]
         return ", ".join(f"{mean:.3g}" for mean in means), "holds" if ordered(means) else "fails"
