@@ -25,7 +25,7 @@ def of_readme() -> list[str]:
 
 
 def megabytes(folder: Path) -> float:
-    return int(subprocess.check_output(["du", "-sk", str(folder)], text=True).split()[0]) / 1024
+    return int(subprocess.check_output(["du", "-sk", str(folder)], encoding="utf-8").split()[0]) / 1024
 
 
 def main() -> None:
@@ -43,7 +43,7 @@ def main() -> None:
             clone = here / "dapo_lit"
             found[way] = {"mb": megabytes(clone), "git_mb": megabytes(clone / ".git")}
             subprocess.run(["rm", "-rf", str(here)], check=True)
-    commit = subprocess.check_output(["git", "-C", str(ROOT), "rev-parse", "HEAD"], text=True).strip()
+    commit = subprocess.check_output(["git", "-C", str(ROOT), "rev-parse", "HEAD"], encoding="utf-8").strip()
     OUT.write_text(json.dumps({"commit": commit, "ways": found}, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(found, indent=1))
 

@@ -25,6 +25,7 @@ from ablations.report.document import Document, Part, Table, switch_buttons
 from ablations.report.explore import exploration
 from ablations.report.html import write_html
 from ablations.techniques import REGISTER
+from ablations.texts import read_text
 
 EVERY_S = 20.0
 """At least so long between two writes,"""
@@ -153,7 +154,7 @@ class RunPage:
     @cached_property
     def _overrides(self) -> tuple[str, ...]:
         file = self.folder / "overrides.txt"
-        return tuple(file.read_text(encoding="utf-8", errors="replace").splitlines()) if file.is_file() else ()
+        return tuple(read_text(file, errors="replace").splitlines()) if file.is_file() else ()
 
 
 def _step(row: Mapping[str, Any]) -> int:

@@ -117,8 +117,8 @@ def case(out: Path, name: str, size: int, config: Config, checkpoint: Path | Non
         recorder = Recorder(config, folder, None, ranks)
         evaluated = recorder._write
 
-        def kept(datamodule, module, row, evaluates, final=False):
-            evaluated(datamodule, module, row, evaluates, final)
+        def kept(datamodule, module, row, evaluates, **how):
+            evaluated(datamodule, module, row, evaluates, **how)
             rows.append(dict(row))
 
         recorder._write = kept

@@ -171,8 +171,8 @@ def test_all_ranks_end_where_the_launcher_that_keeps_the_store_has_ended(ends):
 
 def test_machines_of_one_name_and_one_space_of_processes_are_told_apart(monkeypatch):
     before = rank_watch._machine()
-    read = Path.read_text
-    monkeypatch.setattr(Path, "read_text", lambda self, **given: read(self, **given).replace("-", "+"))
+    read = rank_watch.read_text
+    monkeypatch.setattr(rank_watch, "read_text", lambda file: read(file).replace("-", "+"))
     assert rank_watch._machine() != before
 
 
