@@ -30,7 +30,7 @@ $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c "import sys; v = sys.version_info[:2]; (3, 11) <= v <= (3, 13) or sys.exit(f'dapo_lit needs Python 3.11, 3.12 or 3.13; this is {sys.version.split()[0]}. Name one: make $(MAKECMDGOALS) PYTHON=python3.11')"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing torch 2.13.0 $(if $(GPU),for CUDA (2.7 GB),for the CPU (0.2 GB)), then the versions in requirements.lock (0.25 GB)"
-	$(INSTALL) $(TORCH) torch==2.13.0
+	$(INSTALL) $(TORCH) torch==2.13.0 || $(INSTALL) torch==2.13.0  # PyPI's build where PyTorch's index is out of reach
 	$(INSTALL) -r requirements.lock
 	$(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
