@@ -11,7 +11,7 @@ INSTALL := uv pip install $(if $(MAKE_TERMOUT),,-q) --python $(BIN)/python
 TORCH := --torch-backend=auto
 else
 INSTALL := $(BIN)/pip install $(if $(MAKE_TERMOUT),,-q) --disable-pip-version-check
-TORCH := $(if $(GPU),,--extra-index-url https://download.pytorch.org/whl/cpu)
+TORCH := $(if $(GPU),,--retries 1 --extra-index-url https://download.pytorch.org/whl/cpu)
 endif
 # the environment of `make parity`: the published code it compares with, next to the project's pinned versions
 PARITY := .venv-parity

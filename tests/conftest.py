@@ -19,6 +19,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 """The suite runs on a CPU, on a machine with a GPU too, where some settings would be chosen otherwise."""
 os.environ["COLUMNS"] = "118"
 """What commands print is folded as on a wide terminal, whatever the suite is started from."""
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` ignores it, and every command would inherit that
 
 # What is heavy is imported where it is used: the process that deals the tests out reads this file and runs none.
 if TYPE_CHECKING:
