@@ -37,7 +37,10 @@ def idle_settings(config: Config, bound: Objective) -> list[str]:
     lines += [f"{text}; no effect" for text in _unread_of_task(config.task)]
     lines += _at_cross_purposes(config)
     if (warmup := algorithm.optimizer.warmup_steps) > config.budget.steps:
-        lines.append(f"algorithm.optimizer.warmup_steps={warmup}: the run has {config.budget.steps}, and never its lr")
+        lines.append(
+            f"algorithm.optimizer.warmup_steps={warmup}: the run ends after {config.budget.steps} steps, before the "
+            "learning rate is algorithm.optimizer.lr"
+        )
     if algorithm.techniques.clip_higher and "clip_high" in bound.takes and algorithm.clip.high < algorithm.clip.low:
         lines.append(
             f"algorithm.clip.high={algorithm.clip.high:g} is below clip.low={algorithm.clip.low:g}: the upper bound "

@@ -2,7 +2,7 @@
 
     json NAME a/b/c FORMAT          a value of benchmarks/results/NAME.json (or benchmarks/NAME.json)
     pooled TASK EFFECT SHOW         an effect around DAPO, the mean over sets of base policies (pooled.py); SHOW may be
-                                    `sets`, how many
+                                    `sets`, how many, or `tokens`, with over without
     effect STUDY COMPARISON SHOW    an effect on the held-out accuracy, over base policies; around DAPO on the study's
                                     own page only
     on METRIC STUDY COMPARISON SHOW     the same on another metric; METRIC may end in @FIRST-LAST, of rollout steps
@@ -240,7 +240,8 @@ def text(key: str, own_study: bool = False) -> str:
         case "json":
             return value(*rest)
         case "pooled":
-            return pooled.sets(*rest[:2]) if rest[2] == "sets" else SHOWS[rest[2]](pooled.as_effect(*rest[:2]))
+            of_sets = {"sets": pooled.sets, "tokens": pooled.tokens}.get(rest[2])
+            return of_sets(*rest[:2]) if of_sets else SHOWS[rest[2]](pooled.as_effect(*rest[:2]))
         case "effect":
             return SHOWS[rest[2]](effect(rest[0], rest[1]))
         case "on":
