@@ -89,6 +89,9 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 // Levels of a share are in percent, differences of two in points.
 const unitOf = (metric, difference) => (metric.scale === 100 && !difference ? "%" : metric.unit);
 
+// A line through two points would show a course that nobody measured.
+const marks = (count, size) => (count < 3 ? { paths: () => null, points: { show: true, size: size + 3 } } : { points: { show: count < 30, size } });
+const FEW = 3; // of the completions of a problem are shown before somebody asks for all
 const PANEL_LOOKS = [["#1d6fb8", []], ["#be4a1c", [6, 3]], ["#5f8f1d", [2, 3]]];
 
 function number(value, metric, signed) {
@@ -116,6 +119,7 @@ class Explorer {
     this.restore();
     this.controls();
     this.drawAll();
+    this.ends();
     addEventListener("resize", () => this.drawAll());
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.drawAll());
     if (data.live) setTimeout(() => { if (!byId("completions").contains(document.activeElement)) location.reload(); }, 15000);
@@ -291,12 +295,12 @@ class Explorer {
         const rows = curve(run, one.key, "step", 1);
         return [rows.map((row) => row[0]), rows.map((row) => row[2] * one.scale)];
       });
-      const axis = { stroke: () => colour("--ink"), grid: { show: false }, ticks: { show: false }, font: "11px system-ui" };
+      const axis = { stroke: () => colour("--ink"), grid: { show: false }, ticks: { show: false }, font: "12px system-ui" };
       this.small.push(new uPlot({
-        width: Math.max(150, holder.clientWidth), height: 118, legend: { show: false }, cursor: { show: false }, padding: [6, 6, 0, 0],
+        width: Math.max(150, holder.clientWidth), height: 124, legend: { show: false }, cursor: { show: false }, padding: [6, 6, 0, 0],
         scales: { x: { time: false } },
-        axes: [{ ...axis, size: 20, gap: 2, space: 60, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] }, { ...axis, size: 40, gap: 3, space: 28 }],
-        series: [{}, ...found.map((_, i) => ({ stroke: PANEL_LOOKS[i % 3][0], dash: PANEL_LOOKS[i % 3][1], width: 1.8, spanGaps: true, points: { show: tables[i][0].length < 30, size: 4 } }))],
+        axes: [{ ...axis, size: 24, gap: 6, space: 60, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] }, { ...axis, size: 40, gap: 3, space: 22 }],
+        series: [{}, ...found.map((_, i) => ({ stroke: PANEL_LOOKS[i % 3][0], dash: PANEL_LOOKS[i % 3][1], width: 1.8, spanGaps: true, ...marks(tables[i][0].length, 4) }))],
       }, tables.length > 1 ? uPlot.join(tables) : tables[0], holder));
     }
   }
@@ -306,19 +310,20 @@ class Explorer {
     this.lines = this.series();
     this.shown = this.lines.filter((line) => line.drawn);
     const scale = (x) => (x == null || Number.isNaN(x) ? null : x * metric.scale), tables = [], series = [{}], bands = [];
-    const stroke = (line, width) => ({ stroke: line.look.colour, width, dash: line.look.dash, points: { show: line.rows.length < 30 && line.bold, size: 5 }, spanGaps: true });
+    const stroke = (line, width) => ({ stroke: line.look.colour, width, dash: line.look.dash, spanGaps: true, ...marks(line.bold || line.rows.length < 3 ? line.rows.length : Infinity, 5) });
     for (const line of this.shown) {
       const x = line.rows.map((row) => row[1]), column = (k) => [x, line.rows.map((row) => scale(row[k]))];
       tables.push(column(2));
       series.push(line.bold ? stroke(line, 2.5) : { ...stroke(line, 0.8), dash: [], alpha: 0.45 });
       if (line.bold && difference) {
-        bands.push({ series: [series.length + 1, series.length], fill: `${line.look.colour}26` });
+        if (line.rows.length > 2) bands.push({ series: [series.length + 1, series.length], fill: `${line.look.colour}26` });
         tables.push(column(3), column(4));
         series.push({ stroke: "transparent", points: { show: false } }, { stroke: "transparent", points: { show: false } });
       }
     }
     const [from, to] = state.range.length === 2 ? state.range : [-Infinity, Infinity], seen = [];
     for (const line of this.lines) for (const row of line.rows) if (row[1] >= from && row[1] <= to) seen.push(scale(row[2]));
+    for (const { rows } of difference ? this.shown.filter((one) => one.bold && one.rows.length < 3) : []) seen.push(...rows.flatMap((row) => [row[3], row[4]]).map(scale).filter((y) => y != null));
     const [low, high] = extremes(difference ? [0, ...seen] : seen), margin = 0.08 * (high - low || Math.abs(high) || 1);
     const axis = { stroke: () => colour("--ink"), grid: { stroke: () => colour("--rule"), width: 1 }, ticks: { stroke: () => colour("--rule"), width: 1 }, font: "13px system-ui" };
     const box = byId("plot"), width = Math.max(260, box.clientWidth), named = unitOf(metric, difference), unit = named && ` (${named})`;
@@ -329,6 +334,16 @@ class Explorer {
       c.moveTo(u.bbox.left, y);
       c.lineTo(u.bbox.left + u.bbox.width, y);
       c.stroke();
+    };
+    const intervals = (u) => {
+      const c = u.ctx;
+      for (const { rows, look } of this.shown.filter((one) => one.bold && one.rows.length < 3)) for (const row of rows) {
+        if (row.length < 5 || Number.isNaN(row[3])) continue;
+        Object.assign(c, { strokeStyle: look.colour, lineWidth: 2 * devicePixelRatio });
+        c.beginPath();
+        for (const end of [3, 4]) c.lineTo(u.valToPos(row[1], "x", true), u.valToPos(scale(row[end]), "y", true));
+        c.stroke();
+      }
     };
     const height = Math.min(440, Math.max(240, width * 0.45));
     box.style.minHeight = `${height}px`; // while a plot replaces another, what is below stays where it is
@@ -343,7 +358,7 @@ class Explorer {
       width, height, series, bands, legend: { show: false }, cursor: { x: false, y: false, points: { show: false }, drag: { x: true, y: false, setScale: false, dist: 8 } },
       scales: { x: { time: false, ...(state.range.length === 2 ? { range: [from, to] } : {}) }, y: { range: [low - margin, high + margin] } },
       axes: [{ ...axis, label: this.data.axes[difference ? "step" : state.axis], labelFont: "13px system-ui", labelSize: 22, size: 34, incrs: state.axis === "step" || difference ? [1, 2, 5, 10, 20, 25, 50, 100, 200, 500, 1000, 2000, 5000] : undefined }, { ...axis, size: 58 }],
-      hooks: { drawAxes: difference ? [zero] : [], setSelect: [(u) => this.zoom(u)] },
+      hooks: { drawAxes: difference ? [zero] : [], draw: difference ? [intervals] : [], setSelect: [(u) => this.zoom(u)] },
     }, tables.length > 1 ? uPlot.join(tables.map(([x, y]) => [x, y])) : tables[0], box);
     this.ring = element("div", { className: "ring" });
     this.ring.hidden = true;
@@ -417,10 +432,20 @@ class Explorer {
     byId("completions").scrollIntoView({ block: "nearest" });
   }
 
-  browse(step, seed, arms, chosenBy) {
+  // Before anybody chooses: completions of the first and the last step that have any, of what is compared first.
+  ends() {
+    const [first] = this.state.comparisons.map((index) => this.comparisons[index]).filter(Boolean);
+    const arms = first ? Object.keys(first.weights).sort((a, b) => first.weights[b] - first.weights[a]) : this.data.arms.slice(0, 1).map((arm) => arm.name);
+    const steps = this.data.completions.filter((one) => arms.includes(one.arm)).map((one) => one.step), ends = [...new Set(extremes(steps))];
+    if (!steps.length) return;
+    const boxes = ends.map(() => element("div"));
+    byId("completions").replaceChildren(element("div", { className: "beside" }, ...boxes));
+    ends.forEach((step, i) => this.browse(step, null, arms, "", boxes[i]));
+  }
+
+  browse(step, seed, arms, chosenBy, panel = byId("completions")) {
     const recorded = this.data.completions.filter((one) => arms.includes(one.arm) && (seed == null || one.seed === seed));
-    const panel = byId("completions");
-    panel.hidden = false;
+    byId("completions").hidden = false;
     panel.replaceChildren(element("h3", { textContent: "Completions" }));
     if (!recorded.length) {
       const run = seed == null ? "These runs" : `Seed ${seed} of ${arms.join(" and ")}`;
@@ -441,8 +466,8 @@ class Explorer {
     steps.append(...[...new Set(recorded.filter((one) => one.seed === nearest.seed).map((one) => one.step))].sort((a, b) => a - b).map((s) => new Option(`step ${s}`, s)));
     seeds.append(...[...new Set(this.data.completions.filter((one) => arms.includes(one.arm)).map((one) => one.seed))].map((s) => new Option(`seed ${s}`, s)));
     [steps.value, seeds.value] = [nearest.step, nearest.seed];
-    steps.onchange = () => this.browse(+steps.value, nearest.seed, arms, "step");
-    seeds.onchange = () => this.browse(nearest.step, +seeds.value, arms, "seed");
+    steps.onchange = () => this.browse(+steps.value, nearest.seed, arms, "step", panel);
+    seeds.onchange = () => this.browse(nearest.step, +seeds.value, arms, "seed", panel);
     const go = (by) => { select.selectedIndex = (select.selectedIndex + by + select.length) % select.length; list(); };
     const bar = element("div", { className: "controls" }, element("label", {}, steps), element("label", {}, seeds),
       element("button", { type: "button", textContent: "‹ previous", onclick: () => go(-1) }), element("label", {}, "problem ", select),
@@ -455,7 +480,8 @@ class Explorer {
       const { row } = problems.get(select.value), columns = element("div", { className: "beside" });
       for (const one of shown) {
         const rows = one.rows.filter((r) => JSON.stringify([r.problem_id, r.attempt]) === select.value);
-        columns.append(element("div", {}, element("h4", { textContent: `${one.arm} ${rows.length ? `(${rows.filter((r) => r.correct).length} of ${rows.length} right)` : "did not ask this problem here"}` }), ...rows.map(completion)));
+        const rest = rows.slice(FEW), more = element("button", { type: "button", textContent: `all ${rows.length}`, onclick: () => more.replaceWith(...rest.map(completion)) });
+        columns.append(element("div", {}, element("h4", { textContent: `${one.arm} ${rows.length ? `(${rows.filter((r) => r.correct).length} of ${rows.length} right)` : "did not ask this problem here"}` }), ...rows.slice(0, FEW).map(completion), rest.length ? more : ""));
       }
       body.replaceChildren(element("pre", { className: "text", textContent: row.prompt }), element("p", { className: "soft", textContent: `Answer: ${row.answer}` }), columns);
     };

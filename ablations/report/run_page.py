@@ -35,8 +35,10 @@ ROWS, EVALUATED = 2_000, 400
 """So many rows without and with an evaluation are drawn, or half as many."""
 CHARACTERS = 400_000
 """Of completions."""
-OWN = ("study_name=", "seed=", "resume=", "replay.record=", "runs_dir=", "logger.")
-"""Overrides of a run that a study of it does not take over."""
+ONCE = ("resume=", "replay.record=", "logger.")
+"""Overrides that no other run takes over from this one;"""
+OWN = ("study_name=", "seed=", "runs_dir=", *ONCE)
+"""a study of it takes over less."""
 
 
 T = TypeVar("T")
@@ -188,6 +190,16 @@ def _commands(run: Run) -> str:
     kept = [line for line in run.overrides if line and not line.lstrip("+~").startswith(OWN)]
     pairs = pairs_needed(len(REGISTER))
     study = command("train", "-m", *kept, "+study=leave_one_out", f"seed=range(0,{pairs})")
+    own_settings = any(line.lstrip("+~").startswith("algorithm") for line in kept)
+    if any(run.config["algorithm"]["techniques"].values()) and not own_settings:
+        # into the same folder, where a report finds both
+        again = [line for line in run.overrides if line and not line.lstrip("+~").startswith((*ONCE, "seed="))]
+        without = command("train", *again, "algorithm=naive_grpo", f"seed={run.seed}")
+        both = command("report", str(run.folder.parent.parent))
+        text += (
+            " One run more goes the same way without DAPO's techniques, from the same base policy, and a report shows "
+            f"both:\n\n```\n{without}\n{both}\n```\n\n"
+        )
     return (
         f"{text} To train {pairs} pairs of runs for each technique, with and without it, the fewest that can decide "
         f"{len(REGISTER)} comparisons:\n\n```\n{study}\n```"

@@ -109,6 +109,26 @@ def test_arms_seeds_and_metrics_are_chosen_and_kept_in_the_address(study: Path, 
     assert page.evaluate("explorer.seeds.length - explorer.state.seeds.length") == 1
 
 
+def test_two_points_make_no_line_and_the_completions_of_both_ends_are_open(tmp_path: Path, browser: Browser) -> None:
+    run = write_run(tmp_path, ARMS[0], 0, study="short", steps=12, every=12)
+    for step in (1, 5, 12):
+        write_rollouts(run, step, "dapo")
+    page = write_run_page(run)
+    assert page is not None
+    browser.open(page)
+    drawn = (
+        "explorer.small[0].series.slice(1).map(s => [s._paths == null, s.points.show.call(null, explorer.small[0], 1)])"
+    )
+    assert browser.evaluate(drawn) == [[True, True], [False, True]]  # held out at two steps, training at twelve
+    steps = "[...document.querySelectorAll('#completions [aria-label=step]')].map(one => +one.value)"
+    assert browser.evaluate(steps) == [1, 12]
+    shown = "[...document.querySelectorAll('#completions .completion')].length"
+    few = browser.evaluate(shown)
+    browser.evaluate("document.querySelectorAll('#completions [aria-label=step]')[1].value = 5")
+    browser.evaluate("document.querySelectorAll('#completions [aria-label=step]')[1].onchange()")
+    assert (browser.evaluate(steps), browser.evaluate(shown)) == ([1, 5], few)
+
+
 def test_pointing_gives_seed_and_value_and_a_click_opens_completions_arm_beside_arm(page: Browser) -> None:
     page.evaluate("byId('metric').value = 'rollout/entropy', byId('metric').onchange(), byId('plot').scrollIntoView()")
     line = "explorer.shown.find(l => l.seed === 1 && l.name === 'clip-higher')"
