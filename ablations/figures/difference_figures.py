@@ -133,6 +133,8 @@ def _panel(axes: Axes, bands: Mapping[str, pd.DataFrame], look: Mapping[str, Loo
     for label, band in bands.items():
         every = max(1, len(band) // 5)
         axes.plot(band["x"], scale * band["mean"], **look[label].line, ms=2.6, lw=1.2, markevery=every)
+        if len(band) == 1:  # no course: the interval of the one point
+            axes.vlines(band["x"], scale * band["low"], scale * band["high"], color=look[label].colour, lw=1.2)
         draw_band(axes, band["x"], scale * band["low"], scale * band["high"], look[label].colour)
     table = scale * pd.concat([band[["mean", "low", "high"]] for band in bands.values()])
     # zero, all means, and most of the intervals: the t-interval of two pairs reaches far beyond all that was seen

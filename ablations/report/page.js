@@ -75,6 +75,16 @@ function meanCurve(curves, axis) {
   return [...at].sort((a, b) => a[0] - b[0]).map(([step, values]) => [step, step, mean(values)]);
 }
 
+// The last value of each arm, side by side: seed -> rows [step, place of the arm, value], of seeds that have all arms.
+function sides(data, arms, key, seeds) {
+  const found = new Map();
+  for (const seed of seeds) {
+    const ends = arms.map((arm) => data.cells.get(`${arm}/${seed}`)).map((run) => run && curve(run, key, "step", 1).at(-1));
+    if (ends.every(Boolean)) found.set(seed, ends.map(([step, , value], place) => [step, place, value]));
+  }
+  return found;
+}
+
 // The page.
 
 const byId = (id) => document.getElementById(id);
@@ -91,6 +101,7 @@ const unitOf = (metric, difference) => (metric.scale === 100 && !difference ? "%
 
 // A line through two points would show a course that nobody measured.
 const marks = (count, size) => (count < 3 ? { paths: () => null, points: { show: true, size: size + 3 } } : { points: { show: count < 30, size } });
+const RISES = "#1d6fb8", FALLS = "#be4a1c";
 const FEW = 3; // of the completions of a problem are shown before somebody asks for all
 const PANEL_LOOKS = [["#1d6fb8", []], ["#be4a1c", [6, 3]], ["#5f8f1d", [2, 3]]];
 
@@ -112,8 +123,9 @@ class Explorer {
     this.seeds = [...new Set(data.runs.map((run) => run.seed))].sort((a, b) => a - b);
     this.comparisons = [...data.comparisons];
     const first = data.comparisons.flatMap((c, i) => (c.family === data.family ? [i] : [])).slice(0, SHOWN);
+    const course = data.runs.some((run) => curve(run, data.metric, "step", 1).length > 2), differs = course ? "difference" : "pairs";
     this.state = {
-      metric: data.metric, view: data.comparisons.length ? "difference" : "curves", axis: "step", smooth: 1,
+      metric: data.metric, view: data.comparisons.length ? differs : "curves", axis: "step", smooth: 1,
       range: [], comparisons: first, arms: data.arms.slice(0, SHOWN).map((arm) => arm.name), seeds: this.seeds, lines: data.runs.length < 60,
     };
     this.restore();
@@ -219,7 +231,7 @@ class Explorer {
     const difference = this.state.view === "difference";
     for (const button of document.querySelectorAll("[data-view]")) button.setAttribute("aria-pressed", button.dataset.view === this.state.view);
     byId("by-comparisons").hidden = !difference;
-    byId("by-axis").hidden = difference;
+    byId("by-axis").hidden = this.state.view !== "curves";
     byId("arms").hidden = difference || this.data.arms.length < 2;
     byId("view").hidden = this.data.arms.length < 2;
     byId("by-seeds").hidden = byId("by-line").hidden = this.seeds.length < 2;
@@ -241,8 +253,15 @@ class Explorer {
         const order = Object.keys(one.weights).sort((a, b) => one.weights[b] - one.weights[a]);
         add(one, one.name, found, band(data, found), order.length > 2 ? [] : order);
       }
+    } else if (state.view === "pairs") {
+      const arms = this.shownArms(), found = sides(data, arms.map((arm) => arm.name), key, seeds), byBase = new Map();
+      for (const [seed, rows] of found) byBase.set(data.baseOf.get(seed), [...(byBase.get(data.baseOf.get(seed)) || []), rows]);
+      const averaged = (group) => group[0].map(([step, place], k) => [step, place, mean(group.map((rows) => rows[k][2]))]);
+      const names = arms.map((arm) => arm.name);
+      for (const [seed, rows] of found) lines.push({ look: { colour: rows.at(-1)[2] < rows[0][2] ? FALLS : RISES, dash: [] }, names, seed, rows, arms: names, drawn: state.lines });
+      if (found.size) lines.push({ look: { colour: colour("--ink"), dash: [] }, names, rows: averaged([...byBase.values()].map(averaged)), arms: names, bold: true, drawn: true });
     } else {
-      for (const arm of data.arms.filter((one) => state.arms.includes(one.name))) {
+      for (const arm of this.shownArms()) {
         const found = new Map();
         for (const seed of seeds) {
           const run = data.cells.get(`${arm.name}/${seed}`), rows = run ? curve(run, key, state.axis, smooth) : [];
@@ -252,6 +271,12 @@ class Explorer {
       }
     }
     return lines;
+  }
+
+  // Side by side, the control of the first comparison comes first and what it is compared with last.
+  shownArms() {
+    const arms = this.data.arms.filter((one) => this.state.arms.includes(one.name)), weights = this.comparisons[0]?.weights ?? {};
+    return this.state.view === "pairs" ? arms.sort((a, b) => (weights[a.name] ?? 0) - (weights[b.name] ?? 0)) : arms;
   }
 
   drawAll() {
@@ -306,22 +331,22 @@ class Explorer {
   }
 
   draw() {
-    const { state, metric } = this, difference = state.view === "difference";
+    const { state, metric } = this, difference = state.view === "difference", paired = state.view === "pairs";
     this.lines = this.series();
     this.shown = this.lines.filter((line) => line.drawn);
     const scale = (x) => (x == null || Number.isNaN(x) ? null : x * metric.scale), tables = [], series = [{}], bands = [];
-    const stroke = (line, width) => ({ stroke: line.look.colour, width, dash: line.look.dash, spanGaps: true, ...marks(line.bold || line.rows.length < 3 ? line.rows.length : Infinity, 5) });
+    const stroke = (line, width) => ({ stroke: line.look.colour, width, dash: line.look.dash, spanGaps: true, ...(paired ? { points: { show: true, size: 6 } } : marks(line.bold || line.rows.length < 3 ? line.rows.length : Infinity, 5)) });
     for (const line of this.shown) {
       const x = line.rows.map((row) => row[1]), column = (k) => [x, line.rows.map((row) => scale(row[k]))];
       tables.push(column(2));
-      series.push(line.bold ? stroke(line, 2.5) : { ...stroke(line, 0.8), dash: [], alpha: 0.45 });
+      series.push(line.bold ? stroke(line, 2.5) : { ...stroke(line, paired ? 1.4 : 0.8), dash: [], alpha: paired ? 0.8 : 0.45 });
       if (line.bold && difference) {
         if (line.rows.length > 2) bands.push({ series: [series.length + 1, series.length], fill: `${line.look.colour}26` });
         tables.push(column(3), column(4));
         series.push({ stroke: "transparent", points: { show: false } }, { stroke: "transparent", points: { show: false } });
       }
     }
-    const [from, to] = state.range.length === 2 ? state.range : [-Infinity, Infinity], seen = [];
+    const [from, to] = state.range.length === 2 && !paired ? state.range : [-Infinity, Infinity], seen = [];
     for (const line of this.lines) for (const row of line.rows) if (row[1] >= from && row[1] <= to) seen.push(scale(row[2]));
     for (const { rows } of difference ? this.shown.filter((one) => one.bold && one.rows.length < 3) : []) seen.push(...rows.flatMap((row) => [row[3], row[4]]).map(scale).filter((y) => y != null));
     const [low, high] = extremes(difference ? [0, ...seen] : seen), margin = 0.08 * (high - low || Math.abs(high) || 1);
@@ -350,14 +375,14 @@ class Explorer {
     this.plot?.destroy();
     this.plot = null;
     this.chosen = null;
-    byId("heading").textContent = (difference ? "Difference in " : "") + metric.words + unit + (difference ? ", paired by seed, mean and 95 % interval" : this.seeds.length > 1 ? ", mean of the seeds" : "");
-    byId("whole").hidden = !state.range.length;
+    byId("heading").textContent = (difference ? "Difference in " : "") + metric.words + unit + (difference ? ", paired by seed, mean and 95 % interval" : paired ? " after the last step, a line for each seed" : this.seeds.length > 1 ? ", mean of the seeds" : "");
+    byId("whole").hidden = paired || !state.range.length;
     byId("readout").textContent = seen.length ? byId("readout").dataset.hint : "Nothing to draw: no run that is chosen here has this metric, or none has a pair.";
     if (!seen.length) return;
     this.plot = new uPlot({
       width, height, series, bands, legend: { show: false }, cursor: { x: false, y: false, points: { show: false }, drag: { x: true, y: false, setScale: false, dist: 8 } },
-      scales: { x: { time: false, ...(state.range.length === 2 ? { range: [from, to] } : {}) }, y: { range: [low - margin, high + margin] } },
-      axes: [{ ...axis, label: this.data.axes[difference ? "step" : state.axis], labelFont: "13px system-ui", labelSize: 22, size: 34, incrs: state.axis === "step" || difference ? [1, 2, 5, 10, 20, 25, 50, 100, 200, 500, 1000, 2000, 5000] : undefined }, { ...axis, size: 58 }],
+      scales: { x: { time: false, ...(paired ? { range: [-0.3, this.shownArms().length - 0.7] } : state.range.length === 2 ? { range: [from, to] } : {}) }, y: { range: [low - margin, high + margin] } },
+      axes: [paired ? { ...axis, size: 34, splits: () => this.shownArms().map((_, place) => place), values: () => this.shownArms().map((arm) => arm.short) } : { ...axis, label: this.data.axes[difference ? "step" : state.axis], labelFont: "13px system-ui", labelSize: 22, size: 34, incrs: state.axis === "step" || difference ? [1, 2, 5, 10, 20, 25, 50, 100, 200, 500, 1000, 2000, 5000] : undefined }, { ...axis, size: 58 }],
       hooks: { drawAxes: difference ? [zero] : [], draw: difference ? [intervals] : [], setSelect: [(u) => this.zoom(u)] },
     }, tables.length > 1 ? uPlot.join(tables.map(([x, y]) => [x, y])) : tables[0], box);
     this.ring = element("div", { className: "ring" });
@@ -368,7 +393,7 @@ class Explorer {
   // A part of the course that was drawn over with the mouse. The drawing thins what is denser than the screen.
   zoom(plot) {
     const { left, width } = plot.select;
-    if (width < 8) return;
+    if (width < 8 || this.state.view === "pairs") return;
     this.dragged = true;
     const range = [plot.posToVal(left, "x"), plot.posToVal(left + width, "x")];
     setTimeout(() => { this.dragged = false; this.set({ range }); });
@@ -379,13 +404,13 @@ class Explorer {
     this.chosen = { line, index };
     this.ring.hidden = false;
     Object.assign(this.ring.style, { left: `${this.plot.valToPos(row[1], "x")}px`, top: `${this.plot.valToPos(row[2] * metric.scale, "y")}px`, borderColor: line.look.colour });
-    const at = `step ${row[0]}` + (!difference && state.axis !== "step" ? `, ${Math.round(row[1]).toLocaleString("en")} ${this.data.axes[state.axis]}` : "");
+    const at = `step ${row[0]}` + (state.view === "curves" && state.axis !== "step" ? `, ${Math.round(row[1]).toLocaleString("en")} ${this.data.axes[state.axis]}` : "");
     const unit = unitOf(metric, difference), value = number(row[2], metric, difference) + (unit === "%" ? " %" : unit && ` ${unit}`);
     const interval = row.length > 3 && !Number.isNaN(row[3]) ? ` [${number(row[3], metric, true)}, ${number(row[4], metric, true)}], n = ${row[5]}` : "";
     const others = line.bold && difference ? this.lines.filter((other) => other.name === line.name && !other.bold) : [];
     const bySeed = others.map((other) => [other.seed, other.rows.find((r) => r[0] === row[0])]).filter(([, r]) => r).slice(0, 12);
     const each = bySeed.length > 1 ? `; seed ${bySeed.map(([seed, r]) => `${seed}: ${number(r[2], metric, true)}`).join(", ")}` : "";
-    byId("readout").textContent = `${line.name}${line.bold ? (this.seeds.length > 1 ? ", mean" : "") : `, seed ${line.seed}`}, ${at}: ${value}${interval}${each}`;
+    byId("readout").textContent = `${line.names ? line.names[index] : line.name}${line.bold ? (this.seeds.length > 1 ? ", mean" : "") : `, seed ${line.seed}`}, ${at}: ${value}${interval}${each}`;
   }
 
   point(event) {
@@ -401,6 +426,7 @@ class Explorer {
 
   // Half or twice as much of the course around the chosen point.
   scaleBy(factor) {
+    if (this.state.view === "pairs") return;
     const [low, high] = [this.plot.scales.x.min, this.plot.scales.x.max], { line, index } = this.chosen || {};
     const centre = line ? line.rows[index][1] : (low + high) / 2, [first, last] = extremes(this.shown.flatMap((one) => [one.rows[0][1], one.rows.at(-1)[1]]));
     const half = factor * (high - low) / 2, range = [Math.max(first, centre - half), Math.min(last, centre + half)];

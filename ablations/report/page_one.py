@@ -32,7 +32,7 @@ from ablations.techniques import REGISTER
 from ablations.trainer import remedies
 
 NAMED = 6
-"""Undecided comparisons that the first line names."""
+"""Comparisons, or those undecided, that the first lines name."""
 ROWS = 8
 """Exploratory effects in other metrics that are shown."""
 COLUMNS = [
@@ -73,10 +73,8 @@ FEW = 8
 
 
 def closing(results: Results) -> list[Part]:
-    """What a study prints at its end: a sentence for each registered comparison, and the outcome of each arm."""
-    registered = [effect for effect in results.effects if effect.kind == "registered"]
-    few = 0 < len(registered) <= NAMED
-    parts: list[Part] = [_sentence(results, effect) for effect in registered] if few else [summary(results)]
+    """What a study prints at its end: its verdicts, and the outcome of each arm."""
+    parts: list[Part] = [*verdicts(results)]
     if len(results.scores) <= FEW:
         key, base_of = results.metric, bases(results.runs)
         final = next((run.config.get("evaluation", {}).get("final_samples") for run in results.runs), None)
@@ -90,6 +88,13 @@ def closing(results: Results) -> list[Part]:
                 rows.append([arm_in_words(arm), str(len(seeds)), level(key, mean.mean), ends])
         parts.append(Table("closing", "", [words, "runs", "mean", "95 % interval"], rows))
     return [*parts, _not_exercised(results)]
+
+
+def verdicts(results: Results) -> list[str]:
+    """A sentence for each registered comparison; of many, `summary`."""
+    registered = [effect for effect in results.effects if effect.kind == "registered"]
+    few = 0 < len(registered) <= NAMED
+    return [_sentence(results, effect) for effect in registered] if few else [summary(results)]
 
 
 def _sentence(results: Results, effect: Effect) -> str:

@@ -27,7 +27,7 @@ from ablations.report.document import Document, Part, Table, bullets, in_termina
 from ablations.report.explore import exploration
 from ablations.report.fork_page import close_fork
 from ablations.report.html import write_html
-from ablations.report.page_one import closing, page_one, summary
+from ablations.report.page_one import closing, page_one, verdicts
 from ablations.report.results import Results, analyse
 
 SCHEMA = "dapo_lit/report/1"
@@ -65,7 +65,7 @@ def make_report(
 def build(results: Results, lead: Sequence[Part], typed: str, out: Path, notes: Sequence[str] = ()) -> Document:
     """The report's parts in their order; `lead` is its first page, `out` the folder that the page is for."""
     usable = results.runs.usable
-    first = f"{summary(results)}\n\n" if results.effects else ""
+    first = "".join(f"{text}\n\n" for text in verdicts(results)) if results.effects else ""
     first += (
         f"Primary metric `{results.metric}`, {_budget_text(usable, results.plan)}, {seeds_text(usable, usable.arms)}. "
         f"Arms are compared on the mean of a run's last checkpoints, paired by seed.{missing_text(results.missing)}"

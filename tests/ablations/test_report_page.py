@@ -87,6 +87,23 @@ def test_the_differences_and_intervals_of_the_page_are_those_of_the_package(stud
             assert set(rows[:, 5]) == {3.0}
 
 
+def test_side_by_side_are_the_last_values_of_each_seed_with_the_control_first(study: Path, page: Browser) -> None:
+    page.evaluate("document.querySelector('[data-view=pairs]').click()")
+    runs = load(study)
+    last = {(run.arm, run.seed): run.series("eval/chain_sum/avg@4").iloc[-1] for run in runs}
+    control, without, treated = page.evaluate("explorer.shownArms().map(arm => arm.name)")
+    assert (control, treated) == (ARMS[1].name, "dapo")
+    lines = page.evaluate(
+        "explorer.lines.filter(line => !line.bold).map(line => [line.seed, ...line.rows.map(r => r[2])])"
+    )
+    assert {line[0] for line in lines} == {0, 1, 2, 3}
+    for seed, *values in lines:
+        np.testing.assert_allclose(values, [last[arm, seed] for arm in (control, without, treated)], rtol=1e-5)
+    mean = page.evaluate("explorer.lines.find(line => line.bold).rows.map(r => r[2])")
+    of_bases = [np.mean([[last["dapo", seed] for seed in group]]) for group in ((0, 1), (2,), (3,))]
+    assert mean[2] == pytest.approx(np.mean(of_bases), rel=1e-5)
+
+
 def test_arms_seeds_and_metrics_are_chosen_and_kept_in_the_address(study: Path, page: Browser) -> None:
     heading = "byId('heading').textContent"
     assert page.evaluate("[explorer.state.view, explorer.state.metric]") == ["difference", "eval/chain_sum/avg@4"]
@@ -305,7 +322,7 @@ def test_the_page_of_a_run_fills_while_it_goes_on(browser: Browser, tmp_path: Pa
         browser.open(page)
         assert browser.evaluate("explorer.lines[0].rows.at(-1)[0]") == rows - 1
         assert f"Step {rows - 1} of 40, running." in browser.evaluate("document.body.textContent")
-    shown = "document.querySelector('pre code').textContent.trim()"
+    shown = "[...document.querySelectorAll('pre code')].at(-1).textContent.trim()"
     assert browser.evaluate(shown) == command("report", str(tmp_path / "live"))  # it is a cell of a study
     (run / "overrides.txt").write_text("+experiment=dapo\nseed=0\nbudget.steps=40\n")
     browser.open(write_run_page(run) or run)
