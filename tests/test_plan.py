@@ -45,7 +45,16 @@ from dapo_lit_tools.planning.duration import (
     phases,
 )  # fmt: skip
 from dapo_lit_tools.planning.hardware import GPUS, Hardware, PlanConfig, Workload
-from dapo_lit_tools.planning.plan import engines, gpu_hours, gpus, link_bytes_s, step_phases
+from dapo_lit_tools.planning.plan import (
+    clusters,
+    engines,
+    gpu_hours,
+    gpus,
+    link_bytes_s,
+    print_price,
+    published,
+    step_phases,
+)  # fmt: skip
 
 ROOT = Path(__file__).parents[1]
 
@@ -293,3 +302,25 @@ def test_the_engines_of_the_config_are_what_is_planned():
     assert gpus(of_server) == (8, 6)
     assert gpu_hours(of_server, hour) == 2 * 14
     assert link_bytes_s(composed("+experiment=paper_qwen2_5_32b", "hardware=h100")) == 50e9
+
+
+def test_the_machines_of_a_deadline_are_doubled_until_a_slow_model_keeps_it_too(capsys):
+    memory = Memory({"parameters, sharded": 1.0}, round(32.8e9), {})
+    typed = ("+experiment=paper_qwen2_5_32b", "hardware=h100", "trainer.num_nodes=8", "price_per_hour=2")
+    alone = composed(*typed)
+    (four, eight) = clusters(alone, memory, 4)
+    assert (four.nodes, four.gpus, eight.nodes, eight.gpus) == (4, 32, 8, 64)
+    seconds = sum(phase.seconds for phase in step_phases(alone, memory))
+    assert eight.step_seconds == seconds
+    assert eight.days == seconds * alone.budget.steps / 86_400
+    assert eight.gpu_hours == pytest.approx(64 * 24 * eight.days * alone.runs)
+    dated = composed(*typed, f"days={eight.days * 1.01}")
+    found = clusters(dated, memory, 4)
+    assert [one.nodes for one in found] == [4 * 2**k for k in range(len(found))]
+    assert published(found[-1].days)[1] <= dated.days < published(found[-2].days)[1]
+    capsys.readouterr()
+    print_price(dated, found)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"8 machines as modelled, {found[-1].nodes} machines with" in shown
+    ends = [f"{2 * end * 12 * eight.gpu_hours / alone.runs:.3g}" for end in published(1.0)]
+    assert all(f"{float(end):,.0f}" in shown for end in ends)  # twelve runs of an ablation at 2 an hour

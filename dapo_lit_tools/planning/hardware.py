@@ -47,6 +47,8 @@ class PlanConfig(Config):
     hardware: Hardware
     price_per_hour: PositiveFloat | None
     """Price of one GPU in any currency; null: print no cost."""
+    days: PositiveFloat | None
+    """A run is to take no longer: how many machines does that need? null: not asked."""
     workload: Workload
     answer: Answer
     """What is printed; `--json` is short for answer=json."""

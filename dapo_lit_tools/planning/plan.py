@@ -7,10 +7,12 @@ published steps. Needs no GPU and launches nothing.
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from rich.console import Console
 
+from ablations.compare.statistics import pairs_needed
 from ablations.screen import print_table
 from dapo_lit.config import Config
 from dapo_lit.forecast.architecture import architecture
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "dapo_lit/plan/1"
 """Of what --json prints: schemas/plan.json."""
+MOST_NODES = 1024
+"""Machines that a plan looks for at most."""
 VLLM_MEMORY_FRAC = 0.92
 """Share of a GPU's memory that a server of vLLM takes by default."""
 
@@ -31,27 +35,87 @@ def plan(config: PlanConfig, overrides: list[str]) -> None:
     from dapo_lit.forecast.fitting import fitted
     from dapo_lit.forecast.memory import training_memory
 
-    doing = "simulating a training micro-batch, layer by layer; quick=true takes less time"
-    with Console(stderr=True).status(doing):  # on a terminal only
+    with doing("simulating a training micro-batch, layer by layer; quick=true takes less time"):
         fit = fitted(config, None if config.trainer.accelerator == "cpu" else round(config.hardware.memory_gb * 1e9))
         config = cast(PlanConfig, fit.config)
         memory = training_memory(config, config.quick)
-        lines = what_fits(config, memory)
-    if config.answer == "json":
-        print(json.dumps(described(config, memory, [*([fit.words] if fit.words else []), *lines]), indent=1))
+    as_text = config.answer != "json"
+    if as_text:
+        if fit.words:
+            print(fit.words)
+        of_trainer, of_servers = gpus(config)
+        beside = f" and {of_servers} of servers" if of_servers else ""
+        where = f"{of_trainer} x {config.hardware.name}{beside}"
+        print(f"{config.policy.name} ({memory.parameters / 1e9:.1f}B parameters) on {where}")
+        print_memory(config, memory)
+        print_time(step_phases(config, memory))
+    with doing("simulating other micro-batches and numbers of machines: what fits"):
+        lines, nodes = what_fits(config, memory)
+    found = clusters(config, memory, nodes)
+    if not as_text:
+        advice = [*([fit.words] if fit.words else []), *lines]
+        print(json.dumps(described(config, memory, advice, found), indent=1))
         return
-    if fit.words:
-        print(fit.words)
-    of_trainer, of_servers = gpus(config)
-    beside = f" and {of_servers} of servers" if of_servers else ""
-    where = f"{of_trainer} x {config.hardware.name}{beside}"
-    print(f"{config.policy.name} ({memory.parameters / 1e9:.1f}B parameters) on {where}")
-    print_memory(config, memory)
     print("\n".join(lines))
-    print_time(config, step_phases(config, memory))
+    print_price(config, found)
 
 
-def described(config: PlanConfig, memory: Memory, advice: list[str]) -> dict[str, Any]:
+def doing(what: str) -> Any:
+    """Says on the error stream what takes long, with a spinner on a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        console.print(f"{what} ...")
+    return console.status(what)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A number of machines, and what the runs of the config take on it."""
+
+    nodes: int
+    gpus: int
+    """Servers' included."""
+    step_seconds: float
+    days: float
+    """Of one run."""
+    gpu_hours: float
+    """Of all runs."""
+
+
+def clusters(config: PlanConfig, memory: Memory, fewest: int | None) -> list[Cluster]:
+    """The config's own machines and the fewest that fit; with `days`, also twice, four times ... as many, up to those
+    that keep to it even where the model is as much too fast as it was on a published step.
+
+    Memory is that of the config's own machines: it decides on an engine's cache only.
+    """
+    from dapo_lit.forecast.fitting import changed
+
+    def on(nodes: int) -> Cluster:
+        of = cast(PlanConfig, changed(config, num_nodes=nodes))
+        phases_there = step_phases(of, memory)
+        seconds = sum(phase.seconds for phase in phases_there)
+        return Cluster(nodes, sum(gpus(of)), seconds, seconds * of.budget.steps / 86_400, gpu_hours(of, phases_there))
+
+    numbers = {config.trainer.num_nodes} | ({fewest} if fewest else set())
+    if config.days and config.trainer.strategy == "fsdp":
+        nodes = min(numbers)
+        while published(on(nodes).days)[1] > config.days and nodes < MOST_NODES:
+            nodes *= 2
+            numbers.add(nodes)
+    return [on(nodes) for nodes in sorted(numbers)]
+
+
+def published(modelled: float) -> tuple[float, float]:
+    """Where a time that was modelled lies if the model errs as it did on published steps.
+
+    >>> [round(end) for end in published(100.0)]
+    [80, 185]
+    """
+    fast, slow = HELD_OUT_ERROR["step"]
+    return modelled / (1 + slow), modelled / (1 + fast)
+
+
+def described(config: PlanConfig, memory: Memory, advice: list[str], found_clusters: list[Cluster]) -> dict[str, Any]:
     """The plan as schemas/plan.json describes it."""
     from dapo_lit.forecast.memory import GIB
 
@@ -80,7 +144,9 @@ def described(config: PlanConfig, memory: Memory, advice: list[str]) -> dict[str
         "runs": config.runs,
         "steps": config.budget.steps,
         "gpu_hours": hours,
+        "gpu_hours_range": list(published(hours)),
         "cost": hours * config.price_per_hour if config.price_per_hour else None,
+        "clusters": [asdict(cluster) for cluster in found_clusters],
         "error_on_published": {kind: list(ends) for kind, ends in HELD_OUT_ERROR.items()},
     }
 
@@ -168,8 +234,9 @@ def print_memory(config: PlanConfig, memory: Memory) -> None:
         print(f"fits into {size}, {capacity - memory.peak:.1f} GiB to spare in training")
 
 
-def what_fits(config: PlanConfig, memory: Memory) -> list[str]:
-    """The largest micro-batch and the fewest machines that fit; if the config does not, what makes it fit.
+def what_fits(config: PlanConfig, memory: Memory) -> tuple[list[str], int | None]:
+    """The largest micro-batch and the fewest machines that fit; if the config does not, what makes it fit. Beside these
+    lines, the number of machines.
 
     Only settings that the config does not have, each of them simulated.
     """
@@ -197,11 +264,12 @@ def what_fits(config: PlanConfig, memory: Memory) -> list[str]:
     def simulated(of: Config) -> bool:
         return fits(cast(PlanConfig, of), training_memory(of, quick=True), capacity)
 
-    if sharded and (nodes := fewest_nodes(config, simulated)):
+    nodes = fewest_nodes(config, simulated) if sharded else None
+    if nodes:
         lines.append(f"fewest machines that fit: trainer.num_nodes={nodes} (set: {config.trainer.num_nodes})")
     if not lines:
         lines.append("no micro-batch, recomputation or sleep makes it fit: policy.lora, or trainer=fsdp on more GPUs")
-    return lines
+    return lines, nodes
 
 
 def fits(config: PlanConfig, memory: Memory, capacity: float) -> bool:
@@ -225,22 +293,55 @@ def rollout_memory(config: PlanConfig, memory: Memory, capacity: float) -> tuple
 
 def _amount(number: float) -> str:
     """
-    >>> _amount(12_345.6), _amount(1.234), _amount(0.0123)
-    ('12,346', '1.2', '0.012')
+    >>> _amount(12_345.6), _amount(98.2), _amount(1.234), _amount(0.0123)
+    ('12,300', '98', '1.2', '0.012')
     """
-    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
+    return f"{float(f'{number:.3g}'):,.0f}" if number >= 10 else f"{number:.2g}"
 
 
-def print_time(config: PlanConfig, found: list[Phase]) -> None:
+def print_time(found: list[Phase]) -> None:
     total = sum(phase.seconds for phase in found)
     rows = [(phase.name, f"{phase.seconds:.1f}", f"{phase.seconds / total:.2f}", phase.bound) for phase in found]
     columns, title = ("phase", "s", "share", "bound"), "time per rollout step (s), modelled"
     print_table(columns, [*rows, ("step", f"{total:.1f}", "1.00", "")], left=("phase", "bound"), title=title)
-    hours, price = gpu_hours(config, found), config.price_per_hour
-    cost = f", cost {_amount(hours * price)}" if price else "; price_per_hour gives a cost"
-    print(f"runs x steps: {config.runs} x {config.budget.steps}; {_amount(hours)} GPU-hours{cost}")
     ranges = {kind: f"{low:+.0%} to {high:+.0%}" for kind, (low, high) in HELD_OUT_ERROR.items()}
     print(
         f"error of this model on published steps, to which it is not fitted: {ranges['step']}, on their phases "
         f"{ranges['phase']}; on held-out rows of training alone {ranges['training']} (docs/plan.md)"
     )
+
+
+def print_price(config: PlanConfig, found: list[Cluster]) -> None:
+    """What the runs take on each number of machines, and what an ablation does; ranges as `published` has them."""
+    price, runs, steps = config.price_per_hour, config.runs, config.budget.steps
+    rows = []
+    for one in found:
+        cost = (_range(one.gpu_hours * price),) if price else ()
+        step = (f"{one.nodes}", f"{one.gpus}", _amount(one.step_seconds))
+        rows.append((*step, f"{_amount(one.days)} ({_range(one.days)})", _amount(one.gpu_hours), *cost))
+    columns = ("machines", "GPUs", "s a step", "days a run", "GPU-hours", *(["cost"] if price else []))
+    print_table(columns, rows, title=f"runs x steps: {runs} x {steps}; ranges: off as on published steps")
+    if config.days:
+        kept = [
+            next((one.nodes for one in found if end(one) <= config.days), None)
+            for end in (lambda one: one.days, lambda one: published(one.days)[1])
+        ]
+        said = [f"{nodes} machines" if nodes else f"more than {MOST_NODES} machines" for nodes in kept]
+        print(
+            f"{steps} steps in {config.days:g} days: {said[0]} as modelled, {said[1]} with the error on published steps"
+        )
+    pairs = pairs_needed(1)
+    own = next(one for one in found if one.nodes == config.trainer.num_nodes)
+    hours = own.gpu_hours / runs * 2 * pairs
+    cost = f", cost {_range(hours * price)}" if price else "; price_per_hour gives a cost"
+    print(
+        f"an ablation of one technique decides from {pairs} pairs on: {2 * pairs} runs, {_range(hours)} GPU-hours{cost}"
+    )
+
+
+def _range(modelled: float) -> str:
+    """
+    >>> _range(28_646.0)
+    '22,900 to 53,000'
+    """
+    return " to ".join(map(_amount, published(modelled)))
