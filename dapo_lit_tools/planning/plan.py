@@ -333,10 +333,9 @@ def print_price(config: PlanConfig, found: list[Cluster]) -> None:
     pairs = pairs_needed(1)
     own = next(one for one in found if one.nodes == config.trainer.num_nodes)
     hours = own.gpu_hours / runs * 2 * pairs
-    cost = f", cost {_range(hours * price)}" if price else "; price_per_hour gives a cost"
-    print(
-        f"an ablation of one technique decides from {pairs} pairs on: {2 * pairs} runs, {_range(hours)} GPU-hours{cost}"
-    )
+    priced = f", cost {_range(hours * price)}" if price else "; price_per_hour gives a cost"
+    decides = f"an ablation of one technique decides from {pairs} pairs on"
+    print(f"{decides}: {2 * pairs} runs, {_range(hours)} GPU-hours{priced}")
 
 
 def _range(modelled: float) -> str:
