@@ -28,6 +28,7 @@ WORDS = {
     "rollout/repetition_frac_finished": "repeated 4-grams, finished responses",
     "policy/entropy": "entropy on the batch",
     "policy/entropy_seq_mean": "entropy on the batch, by response",
+    "policy/entropy_bonus": "weight of the entropy bonus",
     "policy/prob_mean": "probability of tokens, batch",
     "policy/kl_old": "KL from the old policy",
     "policy/kl_ref": "KL from the reference",

@@ -45,6 +45,7 @@ COMPUTED: dict[str, tuple[Any, ...]] = {
     "advantage.whiten": (False,),
     "token_level_denominator": ("minibatch", "group"),
     "entropy.bonus": (0,),
+    "entropy.control": ("none",),
     "entropy.top_frac": (1,),
     "kl.beta": (0,),
     "correction.kind": ("none",),

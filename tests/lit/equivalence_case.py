@@ -96,6 +96,13 @@ ALGORITHMS: dict[str, tuple[tuple[str, ...], Settings]] = {
     "entropy bonus": (
         ("algorithm.techniques.clip_higher=false", "algorithm.entropy.bonus=0.2"), replace(SOFT, high=0.2, bonus=0.2),
     ),
+    "entropy control": (
+        (
+            "algorithm.entropy={bonus: 0.2, control: target}",
+            "++algorithm.entropy.options={target: 5.0, delta: 0.5, most: 0.6}",
+        ),
+        replace(SOFT, bonus=0.2, control=(5.0, 0.5, 0.6)),
+    ),
     "forking tokens": (("algorithm.entropy.top_frac=0.3",), replace(SOFT, top_frac=0.3)),
     "dr_grpo": (("algorithm=dr_grpo",), replace(OFF, scale_by_std=False, denominator="constant", hard=True)),
     "rloo": (
