@@ -81,6 +81,7 @@ class Samples:
     groups: Tensor  # [B]
     correct: Tensor  # [B] bool
     truncated: Tensor  # [B] bool
+    turn_rewards: Tensor  # [B, T], what an environment gave for a turn, at the turn's last token
 
 
 def padded(rows: Sequence[Sequence[float]], fill: float = 0.0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -341,6 +342,7 @@ class Reference:
             token_rewards = -s.beta * kl_estimate(old, ref, s.kl) * there
         last = torch.tensor([len(r) - 1 for r in samples.responses])
         token_rewards[torch.arange(len(last)), last] += rewards(samples, s)
+        token_rewards += samples.turn_rewards  # as in SkyRL's new_env.mdx: each at the last token of its turn
         values = self.values(weights, samples) * there
         a = advantages(token_rewards, there, values, samples.groups, s)
         returns = a + values

@@ -44,6 +44,7 @@ WORDS = {
     "task/steps_frac": "responses with written steps",
     "turns/num_mean": "turns of an episode",
     "turns/observation_tokens_mean": "tokens of the environment",
+    "turns/reward_mean": "rewards of turns",
     "turns/ended_by_environment_frac": "episodes that the environment ended",
     "turns/ended_by_turns_frac": "episodes out of turns",
     "turns/ended_by_turn_tokens_frac": "episodes with a turn cut off",

@@ -9,10 +9,13 @@ from math import inf
 
 from dapo_lit.objective.needs import Needs
 
+DELTA, MOST = 1e-4, 5e-3
+"""Of the authors' script."""
 
-@Needs(options={name: (0, inf) for name in ("target", "delta", "least", "most")}, source="arXiv 2505.22312")
+
+@Needs(options=dict.fromkeys(("target", "delta", "least", "most"), (0, inf)), source="arXiv 2505.22312")
 def towards_target(
-    coefficient: float, entropy: float, *, target: float, delta: float = 1e-4, least: float = 0.0, most: float = 5e-3
+    coefficient: float, entropy: float, *, target: float, delta: float = DELTA, least: float = 0.0, most: float = MOST
 ) -> tuple[float, float]:
     """Adaptive entropy control of Skywork-OR1 (arXiv 2505.22312): a step of `delta` up below the target, down above it.
 

@@ -71,7 +71,7 @@ def credit(algorithm: Algorithm) -> Callable[[TokenBatch, TokenData], TokenData]
             # Of the policy that sampled: a reward does not change during the updates.
             penalty = kl_penalty(tokens.old_logprobs, tokens.ref_logprobs, kl.estimator)
         # By token although most estimators use the sum: returns and GAE need to know where the penalty falls.
-        rewards = token_rewards(batch.rewards, penalty, lengths, beta=beta)
+        rewards = token_rewards(batch.rewards, penalty, lengths, beta=beta, turns=batch.turn_rewards)
         for part in parts:
             _check_range(batch.rewards, part)
         if estimator.wants:
@@ -258,7 +258,8 @@ def reward_shaping(config: Config) -> Callable[[Sequence[Completion]], None]:
             # Recorded in every arm, so that arms with and without the technique have the same metric.
             length = len(completion.sample.row_ids) if counts_all else completion.num_tokens
             completion.length_penalty = penalties[length]
-            completion.reward_shaped = config.reward.wrong_value if hard and completion.truncated else completion.reward
+            outcome = config.reward.wrong_value if hard and completion.truncated else completion.reward
+            completion.reward_shaped = outcome + completion.turn_reward
             if soft:
                 # Added to the correctness reward, not in its place (Eq. 13 is a term of R).
                 completion.reward_shaped += share * completion.length_penalty
