@@ -208,7 +208,7 @@ def _arrays(kinds: str, of: str) -> "Column":
 
 
 ANY, TEXT, WHOLE, TRUTH, NUMBER, VERDICT = _any, _texts, _whole, _truth, _numbers, _verdicts
-IDS, LOGPROBS = _arrays("iu", "token ids"), _arrays("f", "log-probs")
+IDS, LOGPROBS, REWARDS = _arrays("iu", "token ids"), _arrays("f", "log-probs"), _arrays("f", "rewards")
 Column = Callable[["pd.Series"], str | None]
 """Says what every row of a column must be where some is not."""
 

@@ -1,5 +1,6 @@
 """Runs a command by its name: `dapo-lit train +experiment=dapo` is `python -m dapo_lit.train +experiment=dapo`."""
 
+import os
 import runpy
 import sys
 from importlib.metadata import version
@@ -37,6 +38,10 @@ def main() -> None:
         return
     if name not in COMMANDS:
         sys.exit(_refused(f"{name}: no such command; {suggestion(name, COMMANDS)}"))
+    here = os.getcwd()
+    # As `python -m` has it: a file of the user's is found where the command is typed.
+    if not sys.flags.safe_path and sys.path[0] not in ("", here):
+        sys.path.insert(0, here)
     sys.argv[:2] = [str(Path(__file__).with_name(f"{name}.py"))]
     runpy.run_module(f"dapo_lit.{name}", run_name="__main__", alter_sys=True)
 

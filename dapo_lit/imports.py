@@ -63,7 +63,7 @@ def described(error: BaseException) -> str:
 
 CODE = (
     "reward.function", "turns.environment", "algorithm.loss", "algorithm.advantage.estimator",
-    "algorithm.overlong.punish", "algorithm.correction.kind", "algorithm.own_techniques",
+    "algorithm.overlong.punish", "algorithm.correction.kind", "algorithm.entropy.control", "algorithm.own_techniques",
     "logger.own_metrics",
 )  # fmt: skip
 """Keys whose value names code if there is a dot in it."""

@@ -250,7 +250,7 @@ def own_algorithm(place: Place) -> None:
     spared = "--on dapo-soft_overlong_punishment reward.wrong_value=0"
     alone = "algorithm=naive_grpo algorithm.advantage.estimator=maxrl.maxrl reward.wrong_value=0"
     small = f"{SMALL} budget.steps=2 evaluation.every=0 evaluation.final_samples=2"
-    must_say(place("python -m dapo_lit.ablate maxrl.maxrl", code=2), "reward.wrong_value=-1", "2602.02710")
+    must_say(place("dapo-lit ablate maxrl.maxrl", code=2), "reward.wrong_value=-1", "2602.02710")
     must_say(
         place(f"python -m dapo_lit.train {alone} algorithm.samples_per_prompt=1", code=2), "at least 2", "2602.02710"
     )

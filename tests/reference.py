@@ -57,6 +57,7 @@ class Settings:
     kl_where: str = "loss"
     beta: float = 0.0
     bonus: float = 0.0
+    control: tuple[float, float, float] | None = None  # target, delta and most of arXiv 2505.22312
     top_frac: float = 1.0
     cov: Mapping[str, float] = field(default_factory=dict)  # of Clip-Cov and KL-Cov
     correction: str | None = None
@@ -80,6 +81,7 @@ class Samples:
     groups: Tensor  # [B]
     correct: Tensor  # [B] bool
     truncated: Tensor  # [B] bool
+    turn_rewards: Tensor  # [B, T], what an environment gave for a turn, at the turn's last token
 
 
 def padded(rows: Sequence[Sequence[float]], fill: float = 0.0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -291,6 +293,15 @@ class Reference:
 
     def __init__(self, s: Settings, shape: Mapping[str, float], start: Weights) -> None:
         self.s, self.shape, self.start = s, shape, start
+        self.coefficient = self.bonus = s.bonus
+
+    def after_step(self, entropy: float) -> None:
+        """c_{k+1} of arXiv 2505.22312 from the mean entropy of step k, and the bonus that is in effect."""
+        if self.s.control:
+            target, delta, most = self.s.control
+            step = delta if entropy <= target else -delta
+            self.coefficient = max(0.0, min(most, self.coefficient + step))
+            self.bonus = self.coefficient if entropy <= target else 0.0
 
     def _states(self, weights: Weights, root: str, samples: Samples) -> tuple[Tensor, Tensor]:
         """[B, T, hidden] of the state before each response token, and the tokens [B, T]."""
@@ -331,6 +342,7 @@ class Reference:
             token_rewards = -s.beta * kl_estimate(old, ref, s.kl) * there
         last = torch.tensor([len(r) - 1 for r in samples.responses])
         token_rewards[torch.arange(len(last)), last] += rewards(samples, s)
+        token_rewards += samples.turn_rewards  # as in SkyRL's new_env.mdx: each at the last token of its turn
         values = self.values(weights, samples) * there
         a = advantages(token_rewards, there, values, samples.groups, s)
         returns = a + values
@@ -355,7 +367,7 @@ class Reference:
         loss = loss + (loss * (k.correction - 1)).detach()
         if s.kl_where == "loss":
             loss = loss + s.beta * kl_estimate(new, k.ref, s.kl)
-        loss = loss - s.bonus * entropy
+        loss = loss - self.bonus * entropy
         value = self.values(weights, part)
         squared = (value - k.returns) ** 2
         if s.critic_clip:  # arXiv 2005.12729, section 3

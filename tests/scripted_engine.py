@@ -32,6 +32,8 @@ class ScriptedResponse:
     """Ended by an EOS token; responses above max_response_tokens are cut there and come back unfinished."""
     observations: Observations = NO_OBSERVATIONS
     """Of a whole episode; one that is withdrawn has none."""
+    turn_rewards: tuple[float, ...] = ()
+    """Of its turns."""
 
 
 class ScriptedEngine(RolloutEngine):
@@ -123,7 +125,7 @@ class ScriptedStream(SampleStream):
         ended = before.ended(
             key, response.response_ids[new], response.logprobs[new], finished=finished, version=self._version
         )
-        return [replace(ended, observations=response.observations)]
+        return [replace(ended, observations=response.observations, turn_rewards=response.turn_rewards)]
 
     def withdraw(self, keys: Collection[SampleKey]) -> dict[SampleKey, PartialSample]:
         wanted = frozenset(keys)

@@ -236,6 +236,10 @@ def test_what_a_part_needs_of_the_algorithm_is_refused_where_it_is_not_there(com
 OWN = "test_own_parts."
 
 
+def steady(coefficient: float, entropy: float, *, gain: float = 0.5) -> tuple[float, float]:
+    return coefficient, gain * entropy
+
+
 @pytest.mark.parametrize(
     ("settings", "keys"),
     [
@@ -330,7 +334,7 @@ def test_an_estimator_that_reads_only_the_values_of_a_critic_gets_the_rewards_of
 def test_the_file_of_every_part_is_in_the_identity_of_a_run_and_needs_the_users_word(compose):
     named = {
         "advantage.estimator": "maxrl.maxrl", "loss": "sapo.sapo", "overlong.punish": OWN + "half",
-        "correction.kind": OWN + "by_completion",
+        "correction.kind": OWN + "by_completion", "entropy.control": OWN + "steady",
     }  # fmt: skip
     assert {slot.key for slot in SLOTS} == set(named)
     config = compose(*(f"{A}{key}={path}" for key, path in named.items()))
@@ -353,6 +357,7 @@ def test_a_file_that_the_part_imports_from_its_folder_is_in_the_identity_too(com
 def test_the_slot_of_a_function_is_known_by_its_first_parameters():
     assert slot_of(OWN + "half").key == "overlong.punish"
     assert slot_of(OWN + "by_completion").key == "correction.kind"
+    assert slot_of(OWN + "steady").key == "entropy.control"
     with pytest.raises(ConfigError, match=r"odd.*\(a, b\).*\(rewards, \.\.\.\): estimator"):
         slot_of(OWN + "odd")
 

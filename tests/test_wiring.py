@@ -85,6 +85,13 @@ CHANGES = {
     "algorithm.advantage.gamma": Change(0.5, "weights", PPO),
     "algorithm.advantage.lam": Change(0.5, "weights", PPO),
     "algorithm.entropy.bonus": Change(0.5, "first gradient"),
+    "algorithm.entropy.control": Change("wiring_parts.raised", "weights", TWO_STEPS, keeps="first gradient"),
+    "algorithm.entropy.options": Change(
+        {"to": 0.5},
+        "weights",
+        TWO_STEPS | {"algorithm.entropy.control": "wiring_parts.raised", "+algorithm.entropy.options.to": 0.1},
+        keeps="first gradient",
+    ),
     "algorithm.entropy.top_frac": Change(0.3, "first gradient"),
     "algorithm.kl.beta": Change(1.0, "weights", KL),
     "algorithm.kl.estimator": Change("k1", "weights", KL),

@@ -18,6 +18,10 @@ def times(old_logprobs: Tensor, rollout_logprobs: Tensor, *, factor: float = 1.0
     return torch.full_like(old_logprobs, factor)
 
 
+def raised(coefficient: float, entropy: float, *, to: float = 0.1) -> tuple[float, float]:
+    return coefficient, to
+
+
 def halved(advantages: Tensor, completions: Tensor) -> Tensor:
     return torch.where(advantages > 0, advantages / 2, advantages)
 

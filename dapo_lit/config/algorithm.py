@@ -115,6 +115,11 @@ class Optimizer(Section):
 class Entropy(Section):
     bonus: Annotated[float, Field(ge=0)]
     """Weight of the entropy (nats) that is subtracted from each token's loss."""
+    control: str
+    """What moves that weight after each step, from `bonus` on: `none`; `target`, towards `options.target` nats
+    (Skywork-OR1); or package.module.function."""
+    options: Free
+    """Of the controller: `target` has target, delta, least and most."""
     top_frac: Annotated[float, Field(gt=0, le=1)]
     """Share of the mini-batch's tokens, those with the highest entropy, that carries loss; 1: all."""
 

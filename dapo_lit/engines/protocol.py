@@ -146,6 +146,8 @@ class Sample(ArrayRecord):
     """Of an episode: what ended it, one of `rollout/episodes.py: ENDS`; "" without an environment."""
     failure: str | None = None
     """The error of its environment: there is no verdict on it."""
+    turn_rewards: tuple[float, ...] = ()
+    """Of an episode: what the environment gave for each turn that it answered, in order; 0 where it gave none."""
 
     @property
     def row_ids(self) -> TokenIds:
@@ -183,6 +185,8 @@ class PartialSample(ArrayRecord):
     turn_ended: bool = False
     """Of an episode: its last token ended a turn, and its environment has not answered. No engine draws a token of it
     before."""
+    turn_rewards: tuple[float, ...] = ()
+    """As a Sample's."""
 
     def extended(self, ids: Any, logprobs: Any, version: int) -> "PartialSample":
         """These tokens followed by tokens sampled with the weights of `version`."""
@@ -193,13 +197,21 @@ class PartialSample(ArrayRecord):
             np.concatenate([self.rollout_logprobs, np.asarray(logprobs, np.float32)]),
             (*self.versions, (version, len(ids))),
             self.observations,
+            turn_rewards=self.turn_rewards,
         )
 
     def ended(self, key: SampleKey, ids: Any, logprobs: Any, *, finished: bool, version: int) -> Sample:
         """The complete response: these tokens followed by the last ones, sampled with the weights of `version`."""
         whole = self.extended(ids, logprobs, version)
         return Sample(
-            key, whole.response_ids, whole.rollout_logprobs, finished, version, self.versions, self.observations
+            key,
+            whole.response_ids,
+            whole.rollout_logprobs,
+            finished,
+            version,
+            self.versions,
+            self.observations,
+            turn_rewards=self.turn_rewards,
         )
 
 

@@ -25,6 +25,8 @@ class Answer:
 
     observation: str | None = None
     """None: the episode ends."""
+    reward: float = 0.0
+    """Of the turn that it answers."""
     error: str | None = None
     """The environment failed or was late: the episode ends without a verdict. None: it did not."""
 
@@ -84,7 +86,7 @@ class UserEnvironment:
         found: list[tuple[Hashable, Answer]] = []
         for outcome in self._supervisor.poll(wait_s):
             error = f"reached its deadline of {self._deadline_s:g} s" if outcome.timed_out else outcome.error
-            answer = Answer(error=f"{self._path}: {error}") if error is not None else Answer(outcome.result)
+            answer = Answer(error=f"{self._path}: {error}") if error is not None else Answer(*outcome.result)
             found.append((self._asked.pop(outcome.number), answer))
         return found
 

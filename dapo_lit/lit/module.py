@@ -6,6 +6,7 @@ Optimisation is manual, because the number of micro-batches differs from update 
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
@@ -101,6 +102,8 @@ class DAPOModule(LightningModule):
         self.counters = Counters()
         self.policy_version = 0
         self.bad_updates_in_a_row = 0
+        self.entropy_coefficient = config.algorithm.entropy.bonus
+        """What a controller of the entropy bonus remembers; the bonus in effect is the objective's."""
         self.has_compiled = False
         """This process has made the updates of a step, and with them all graphs that it should need."""
         self.step_metrics: dict[str, float | None] = {}
@@ -250,6 +253,7 @@ class DAPOModule(LightningModule):
             )
         if batch.tokens is None:  # no group to learn from: no update
             self.step_metrics = finish(NOTHING) | finish_critic(NOTHING) | EMPTY_STEP
+            self._control_entropy()
             return
         self.policy.eval()  # no dropout: the ratio must be 1 before the first update
         started, compiling = time.perf_counter(), self.policy_forward.compiles
@@ -274,6 +278,18 @@ class DAPOModule(LightningModule):
             "time/train_s": trained - scored,
             "perf/recompiles": again,
         }
+        self._control_entropy()
+
+    def _control_entropy(self) -> None:
+        """Logs the bonus that this step had, and sets that of the next one."""
+        if self.objective.entropy_control is None:
+            return
+        # Of all ranks, so that each of them goes on with the same bonus.
+        entropy = self.step_metrics["policy/entropy"]
+        self.step_metrics["policy/entropy_bonus"] = self.objective.entropy_bonus
+        if entropy is not None:
+            self.entropy_coefficient, bonus = self.objective.entropy_control(self.entropy_coefficient, entropy)
+            self.objective = replace(self.objective, entropy_bonus=bonus)
 
     @cached_property
     def policy_forward(self) -> PolicyForward:
@@ -328,6 +344,8 @@ class DAPOModule(LightningModule):
             "row": self.row,
             "bad_updates_in_a_row": self.bad_updates_in_a_row,
         }
+        if self.objective.entropy_control is not None:
+            checkpoint["dapo_lit"]["entropy"] = (self.entropy_coefficient, self.objective.entropy_bonus)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         state = checkpoint["dapo_lit"]
@@ -346,6 +364,10 @@ class DAPOModule(LightningModule):
         self.policy_version = state["policy_version"]
         self.row = state.get("row")
         self.bad_updates_in_a_row = state["bad_updates_in_a_row"]
+        # A fork that turns the control on or off begins with its own config's.
+        if self.objective.entropy_control is not None and "entropy" in state:
+            self.entropy_coefficient, bonus = state["entropy"]
+            self.objective = replace(self.objective, entropy_bonus=bonus)
 
     @property
     def strict_loading(self) -> bool:

@@ -82,20 +82,34 @@ def whiten(advantages: Float[Tensor, "N"], mask: Bool[Tensor, "N"], *, epsilon: 
 
 
 def token_rewards(
-    outcomes: Float[Tensor, "B"], kl: Float[Tensor, "N"] | None, lengths: Int[Tensor, "B"], *, beta: float
+    outcomes: Float[Tensor, "B"],
+    kl: Float[Tensor, "N"] | None,
+    lengths: Int[Tensor, "B"],
+    *,
+    beta: float,
+    turns: Float64[Tensor, "N"] | None = None,
 ) -> Float64[Tensor, "N"]:
     """`r_t = outcome at the last token - beta * kl_t` (InstructGPT, arXiv 2203.02155, Eq. 2; REINFORCE++).
 
-    outcomes: reward of each completion. kl: penalty of each token in nats; None: no penalty.
+    outcomes: reward of each completion. kl: penalty of each token in nats; None: no penalty. turns: of these rewards,
+    what belongs to a token before the last one, where a turn ended (as in SkyRL, docs/tutorials/new_env); the last
+    token has the rest. None: nothing.
 
     >>> token_rewards(torch.tensor([1.0]), torch.tensor([0.5, 0.0, 0.25]), torch.tensor([3]), beta=0.1)
     tensor([-0.0500,  0.0000,  0.9750], dtype=torch.float64)
+    >>> early = torch.tensor([0.0, 0.5, 0.0, 0.0], dtype=torch.float64)
+    >>> token_rewards(torch.tensor([1.5]), None, torch.tensor([4]), beta=0.0, turns=early)
+    tensor([0.0000, 0.5000, 0.0000, 1.0000], dtype=torch.float64)
     """
     rewards = outcomes.new_zeros(int(lengths.sum()), dtype=torch.float64)
     if kl is not None and beta:
         rewards -= beta * kl.detach().double()
     # At the last token, where the verdict is known.
     rewards[lengths.cumsum(0) - 1] += outcomes.detach().double()
+    if turns is not None:
+        of_token = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
+        rewards += turns
+        rewards[lengths.cumsum(0) - 1] -= turns.new_zeros(len(lengths)).index_add_(0, of_token, turns)
     return rewards
 
 

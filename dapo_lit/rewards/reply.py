@@ -54,7 +54,9 @@ def read_reply(content: bytes, number: int, awaited: Awaited) -> tuple[str, int,
         if not (isinstance(result, list) and [type(text) for text in result] == [str] * awaited[1]):
             raise _refused(f"not {awaited[1]} texts")
     elif awaited == "observation":
-        if not (result is None or (isinstance(result, str) and result)):
+        if not (isinstance(result, list) and len(result) == 2 and _finite(result[1])):
+            raise _refused("no observation with a reward")
+        if not (result[0] is None or (isinstance(result[0], str) and result[0])):
             raise _refused("no observation")
     elif not (isinstance(result, list) and len(result) == awaited and all(map(_is_score, result))):
         raise _refused(f"not {awaited} scores")

@@ -1,6 +1,7 @@
 """A user's environment as a worker calls it (docs/turns.md): a function, or a class that is built for each call."""
 
 import inspect
+import math
 import sys
 from collections.abc import Callable, Sequence
 
@@ -8,7 +9,7 @@ from dapo_lit.imports import named_object
 from dapo_lit.rewards.functions import RewardProblem, without_surrogates
 
 Step = Callable[[RewardProblem, Sequence[str]], object]
-"""(problem, the policy's turns so far) -> what the environment says to the last one."""
+"""(problem, the policy's turns so far) -> what the environment says to the last one, and perhaps its reward."""
 MOST_CHARACTERS = 100_000
 """A longer observation is refused: it would fit into no context."""
 
@@ -53,12 +54,31 @@ def _check(path: str, called: Callable[..., object], names: tuple[str, ...]) -> 
         raise TypeError(f"{path} does not take ({', '.join(names)}): docs/turns.md has examples") from None
 
 
-def observed(said: object) -> str | None:
-    """What an environment said, as it is sent. Raises TypeError or ValueError for anything but a text or None."""
+def observed(said: object) -> tuple[str | None, float]:
+    """What an environment said and its reward for the turn, 0 where it gave none, as they are sent.
+
+    Raises TypeError or ValueError for anything but a text or None, or a pair of that and a finite number.
+    """
+    if isinstance(said, tuple) and len(said) == 2:
+        said, reward = said
+        try:
+            value = math.nan if isinstance(reward, str | bytes) else float(reward)  # also of numpy and torch
+        except (TypeError, ValueError):
+            value = math.nan
+        if not math.isfinite(value):
+            raise ValueError(f"an environment's reward for a turn is a finite number, not {str(reward)[:60]!r}")
+        return _text(said), value
+    return _text(said), 0.0
+
+
+def _text(said: object) -> str | None:
     if said is None:
         return None
     if not isinstance(said, str):
-        raise TypeError(f"an environment returns a text, or None to end the episode, not a {type(said).__name__}")
+        raise TypeError(
+            "an environment returns a text, or None to end the episode, or a pair of that and the turn's reward, not "
+            f"a {type(said).__name__}"
+        )
     if not 0 < len(said) <= MOST_CHARACTERS:
         raise ValueError(f"an observation of {len(said):,} characters; it has 1 to {MOST_CHARACTERS:,}")
     return without_surrogates(said)

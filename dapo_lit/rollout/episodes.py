@@ -7,8 +7,8 @@ samples holds for episodes without knowing of them: order of acceptance, withdra
 the sampled token.
 
 An environment is a function of the problem and of the policy's turns, so nothing of an episode needs to be saved but
-its tokens. One that is interrupted while the environment is asked is given back with its whole turn, and the question
-is asked again. To draw the turn's EOS token again would let turns go on that had ended.
+its tokens and the rewards of its turns. One that is interrupted while the environment is asked is given back with its
+whole turn, and the question is asked again. To draw the turn's EOS token again would let turns go on that had ended.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ class EpisodeStream(SampleStream):
         self._requests |= {request.key: request for request in requests}
         self._stream.submit([self._as_turn(request) for request in requests if not request.partial.turn_ended])
         for key, turn in ((r.key, r.partial) for r in requests if r.partial.turn_ended):
-            (version, _), runs = turn.versions[-1], turn.versions
-            self._ask(Sample(key, turn.response_ids, turn.rollout_logprobs, True, version, runs, turn.observations))
+            version, _ = turn.versions[-1]
+            self._ask(turn.ended(key, (), (), finished=True, version=version))
 
     def _as_turn(self, request: SampleRequest) -> SampleRequest:
         """With the limit of the turn that it starts or continues."""
@@ -226,6 +226,7 @@ class EpisodeStream(SampleStream):
         """The episode, if it ends here; else the engine goes on with it."""
         if answer.error is not None:
             return [replace(self._end(sample, "failed"), failure=answer.error)]
+        sample = replace(sample, turn_rewards=(*sample.turn_rewards, answer.reward))
         if answer.observation is None:
             return [self._end(sample, "environment")]
         limits, so_far = self._engine.limits, len(sample.response_ids)
@@ -240,7 +241,9 @@ class EpisodeStream(SampleStream):
             return [replace(self._end(sample, "failed"), failure=f"the environment's answer: {error}")]
         if len(seen) > limits.observation_tokens:
             return [self._end(sample, "observation_tokens")]
-        partial = PartialSample(sample.response_ids, sample.rollout_logprobs, sample.versions, seen)
+        partial = PartialSample(
+            sample.response_ids, sample.rollout_logprobs, sample.versions, seen, turn_rewards=sample.turn_rewards
+        )
         self._stream.submit([self._as_turn(replace(self._requests[sample.key], partial=partial))])
         return []
 
@@ -256,7 +259,12 @@ class EpisodeStream(SampleStream):
         for ticket in dropped:
             turn = self._asking.pop(ticket)
             found[ticket[0]] = PartialSample(
-                turn.response_ids, turn.rollout_logprobs, turn.versions, turn.observations, turn_ended=True
+                turn.response_ids,
+                turn.rollout_logprobs,
+                turn.versions,
+                turn.observations,
+                turn_ended=True,
+                turn_rewards=turn.turn_rewards,
             )
         if dropped and self._engine.ranks.leads_engine:
             self._engine.environment.withdraw(dropped)

@@ -127,6 +127,7 @@ def turn_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
     return {
         "turns/num_mean": _mean(num_turns(s) for s in samples),
         "turns/observation_tokens_mean": _mean(len(s.observations) for s in samples),
+        "turns/reward_mean": _mean(sum(s.turn_rewards) for s in samples),
         **{f"turns/ended_by_{end}_frac": _mean(s.ended_by == end for s in samples) for end in ENDS},
     }
 

@@ -30,7 +30,8 @@ class Completion:
     length_penalty: float = math.nan
     """DAPO Eq. 13 as computed, applied or not; zero or negative. NaN until the group is whole."""
     reward_shaped: float = math.nan
-    """The reward that advantages are computed from. NaN until the group is whole: other verdicts may decide it."""
+    """The reward that advantages are computed from, those of single turns included. NaN until the group is whole: other
+    verdicts may decide it."""
     advantage: float | None = None
     """Mean over the tokens, which all have the same by Eq. 9; None for a completion that is not trained on."""
 
@@ -46,6 +47,11 @@ class Completion:
     @property
     def num_tokens(self) -> int:
         return len(self.sample.response_ids)
+
+    @property
+    def turn_reward(self) -> float:
+        """Sum of what an environment gave for single turns."""
+        return sum(self.sample.turn_rewards)
 
 
 @dataclass(eq=False)

@@ -106,12 +106,17 @@ def _sample(fields: dict[str, Any], ids: TokenIds, logprobs: Logprobs) -> Sample
         "key": SampleKey(**fields["key"]),
         "earlier_versions": _runs(fields["earlier_versions"]),
         "observations": Observations(*fields["observations"]),
+        "turn_rewards": tuple(fields["turn_rewards"]),
     }
     return Sample(response_ids=ids, rollout_logprobs=logprobs, **fields | made)
 
 
 def _partial(fields: dict[str, Any], ids: TokenIds, logprobs: Logprobs) -> PartialSample:
-    made = {"versions": _runs(fields["versions"]), "observations": Observations(*fields["observations"])}
+    made = {
+        "versions": _runs(fields["versions"]),
+        "observations": Observations(*fields["observations"]),
+        "turn_rewards": tuple(fields["turn_rewards"]),
+    }
     return PartialSample(response_ids=ids, rollout_logprobs=logprobs, **fields | made)
 
 

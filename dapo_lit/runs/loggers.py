@@ -23,6 +23,7 @@ from dapo_lit.runs.wandb_checks import check_wandb, wandb_named
 
 LISTS = (
     "prompt_ids", "response_ids", "rollout_logprobs", "observation_ids", "observation_places", "turns", "observations",
+    "turn_rewards",
 )  # fmt: skip
 """Columns of rollouts that have a list in each row."""
 MOST_ROWS = 1_000

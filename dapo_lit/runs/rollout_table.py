@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ablations.border import ANY, IDS, LOGPROBS, NUMBER, TEXT, TRUTH, VERDICT, WHOLE, checked_table
+from ablations.border import ANY, IDS, LOGPROBS, NUMBER, REWARDS, TEXT, TRUTH, VERDICT, WHOLE, checked_table
 from ablations.files.layout import ROLLOUTS
 from ablations.files.tables import read_table, write_table
 from dapo_lit.config import Config
@@ -37,11 +37,13 @@ def read_recorded(file: Path) -> pd.DataFrame:
     """What a replay takes of the rollouts of a step. Raises DamagedError: one line with the column."""
     found = read_table(file)
     columns = RECORDED | TURNS if "ended_by" in found else RECORDED
+    if "turn_rewards" in found:
+        columns = columns | {"turn_rewards": REWARDS}
     return checked_table(found, columns, file, key=("submitted_step", "problem_id", "attempt", "sample_index"))
 
 
 TURNS = {"observation_ids": IDS, "observation_places": IDS, "ended_by": TEXT}
-"""Columns of episodes with an environment, in addition."""
+"""Columns of episodes with an environment, in addition. Recordings of earlier versions lack `turn_rewards`."""
 
 
 def _turns(sample: Sample, decode: Decode) -> dict[str, Any]:
@@ -52,6 +54,7 @@ def _turns(sample: Sample, decode: Decode) -> dict[str, Any]:
         "observation_ids": seen.ids.astype(np.int64),
         "observation_places": seen.places.astype(np.int64),
         "ended_by": sample.ended_by,
+        "turn_rewards": np.array(sample.turn_rewards, np.float64),
         # The text of the whole does not tell whose is what, and readers of the file may have no tokenizer.
         "turns": list(turn_texts(sample, decode)),
         "observations": [decode(ids.tolist()) for _, ids in seen.by_place],

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dapo_lit.policy.attention import Layout, layout, paths
-from dapo_lit.rollout.records import CollectedStep, Group
+from dapo_lit.rollout.records import CollectedStep, Completion, Group
 from dapo_lit.step.balance import first_fit
 
 
@@ -81,6 +81,9 @@ class TokenBatch:
     places: list[NDArray[np.int64]] | None = None
     """B of [response tokens]: where in its sequence each of them is. None: directly after the prompt, as all are where
     nothing has turns."""
+    turn_rewards: Float64[Tensor, "N"] | None = None
+    """At the last token of every turn but a completion's last: the environment's reward for it, a part of `rewards`.
+    None: there is none."""
 
     # Once a step, not once an update: N is 41 million in a step of the paper's size.
     @cached_property
@@ -275,7 +278,21 @@ def token_batch(groups: Sequence[Group], loss_mask: Bool[Tensor, "N"], policy_ve
         ]
         if has_turns
         else None,
+        turn_rewards=_turn_rewards(completions),
     )
+
+
+def _turn_rewards(completions: Sequence[Completion]) -> Float64[Tensor, "N"] | None:
+    if not any(any(c.sample.turn_rewards) for c in completions):
+        return None
+    found = []
+    for c in completions:
+        found.append(np.zeros(c.num_tokens))
+        # The last turn's is where the outcome is: it needs no place.
+        ends = np.unique(c.sample.observations.places) - 1
+        given = c.sample.turn_rewards[: len(ends)]
+        found[-1][ends[: len(given)]] = given
+    return torch.from_numpy(np.concatenate(found))
 
 
 @dataclass

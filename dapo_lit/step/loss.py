@@ -100,6 +100,8 @@ class Objective:
     """The policy loss of a token depends on other tokens of its mini-batch."""
     entropy_bonus: float
     """A token's loss is lowered by this times the policy's entropy (nats) at the token."""
+    entropy_control: Callable[[float, float], tuple[float, float]] | None
+    """(coefficient, `policy/entropy`) of a step -> coefficient and bonus of the next; None: the bonus is constant."""
     kl_beta: float
     """Weight of the divergence from the reference in the loss of a token; 0: not in the loss."""
     kl_estimator: KLEstimator

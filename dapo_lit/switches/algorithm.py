@@ -23,23 +23,24 @@ from dapo_lit.rollout.records import Completion, Group
 from dapo_lit.step.batch import TokenBatch
 from dapo_lit.step.loss import Objective, TokenData
 from dapo_lit.switches.parts import (
+    CONTROL,
     CORRECTION,
     ESTIMATOR,
     LOSS,
-    NO_PART,
     PENALTY,
     TOKENS_AND_BOUNDS,
     Part,
     check_needs,
     check_rewards,
     interval,
+    is_empty,
     own_metrics,
     own_techniques,
     parameters,
     part_of,
     parts_of,
 )
-from dapo_lit.switches.trials import check_change, check_keeps, check_loss, check_metric, check_part
+from dapo_lit.switches.trials import check_change, check_control, check_keeps, check_loss, check_metric, check_part
 
 
 def check_algorithm(config: Config) -> None:
@@ -70,7 +71,7 @@ def credit(algorithm: Algorithm) -> Callable[[TokenBatch, TokenData], TokenData]
             # Of the policy that sampled: a reward does not change during the updates.
             penalty = kl_penalty(tokens.old_logprobs, tokens.ref_logprobs, kl.estimator)
         # By token although most estimators use the sum: returns and GAE need to know where the penalty falls.
-        rewards = token_rewards(batch.rewards, penalty, lengths, beta=beta)
+        rewards = token_rewards(batch.rewards, penalty, lengths, beta=beta, turns=batch.turn_rewards)
         for part in parts:
             _check_range(batch.rewards, part)
         if estimator.wants:
@@ -145,6 +146,7 @@ def objective(algorithm: Algorithm, max_response_tokens: int) -> Objective:
         takes=takes,
         whole_minibatch=whole_minibatch,
         entropy_bonus=algorithm.entropy.bonus,
+        entropy_control=entropy_control(algorithm),
         kl_beta=algorithm.kl.beta if algorithm.kl.where == "loss" else 0.0,
         kl_estimator=algorithm.kl.estimator,
         recomputes_old_logprobs=algorithm.old_logprobs == "recompute",
@@ -187,7 +189,7 @@ def _of_tokens(part: Part) -> PolicyLoss:
 def correction(algorithm: Algorithm) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
     """The weights for the gap between the engine's distribution and pi_old."""
     # None and not weights of 1: the multiplication would read and write every token.
-    if algorithm.correction.kind == NO_PART:
+    if is_empty(CORRECTION, algorithm):
         return None
     part = part_of(CORRECTION, algorithm)
     check_part(part)
@@ -197,6 +199,15 @@ def correction(algorithm: Algorithm) -> Callable[[Tensor, Tensor, Tensor], Tenso
         return part.function(old, rollout, **({"completions": completions} if part.wants else {}))
 
     return weights
+
+
+def entropy_control(algorithm: Algorithm) -> Callable[[float, float], tuple[float, float]] | None:
+    """What moves the coefficient of the entropy bonus from step to step."""
+    if is_empty(CONTROL, algorithm):
+        return None
+    part = part_of(CONTROL, algorithm)
+    check_control(part)
+    return part.function
 
 
 def loss_mask(algorithm: Algorithm) -> Callable[[Sequence[Group]], Tensor]:
@@ -247,7 +258,8 @@ def reward_shaping(config: Config) -> Callable[[Sequence[Completion]], None]:
             # Recorded in every arm, so that arms with and without the technique have the same metric.
             length = len(completion.sample.row_ids) if counts_all else completion.num_tokens
             completion.length_penalty = penalties[length]
-            completion.reward_shaped = config.reward.wrong_value if hard and completion.truncated else completion.reward
+            outcome = config.reward.wrong_value if hard and completion.truncated else completion.reward
+            completion.reward_shaped = outcome + completion.turn_reward
             if soft:
                 # Added to the correctness reward, not in its place (Eq. 13 is a term of R).
                 completion.reward_shaped += share * completion.length_penalty

@@ -26,6 +26,7 @@ from dapo_lit.imports import NamedError, named_object
 from dapo_lit.objective.advantages import ESTIMATORS
 from dapo_lit.objective.correction import CORRECTIONS
 from dapo_lit.objective.covariance import LOSSES
+from dapo_lit.objective.entropy_control import CONTROLLERS
 from dapo_lit.objective.needs import Needs, needs_of
 from dapo_lit.objective.shaping import PENALTIES
 
@@ -46,6 +47,8 @@ class Slot:
     settings: Mapping[str, str]
     """Parameter -> the key below `algorithm` that fills it."""
     built_in: Mapping[str, Callable[..., Any]]
+    may_be_empty: bool = False
+    """Its key may be `none`."""
 
 
 LOSS = Slot(
@@ -61,11 +64,20 @@ PENALTY = Slot("penalty", "overlong.punish", "overlong.options", ("correct",), (
 CORRECTION = Slot(
     "correction", "correction.kind", "correction.options", ("old_logprobs", "rollout_logprobs"),
     batch=("completions",), settings={"low": "correction.band", "high": "correction.band", "cap": "correction.band"},
-    built_in=CORRECTIONS,
+    built_in=CORRECTIONS, may_be_empty=True,
 )  # fmt: skip
-SLOTS = (LOSS, ESTIMATOR, PENALTY, CORRECTION)
+CONTROL = Slot(
+    "controller of the entropy bonus", "entropy.control", "entropy.options", ("coefficient", "entropy"), (), {},
+    CONTROLLERS, may_be_empty=True,
+)  # fmt: skip
+SLOTS = (LOSS, ESTIMATOR, PENALTY, CORRECTION, CONTROL)
 NO_PART = "none"
-"""The value of `correction.kind` that fills the slot with nothing."""
+"""The value of a key that fills its slot with nothing."""
+
+
+def is_empty(slot: Slot, algorithm: Algorithm) -> bool:
+    """True if the config fills a slot with nothing."""
+    return slot.may_be_empty and attrgetter(slot.key)(algorithm) == NO_PART
 
 
 @dataclass(frozen=True)
@@ -293,7 +305,7 @@ def interval(low: float, high: float) -> str:
 def parts_of(algorithm: Algorithm) -> Iterator[Part]:
     """The part of each slot that has one."""
     for slot in SLOTS:
-        if slot is not CORRECTION or algorithm.correction.kind != NO_PART:
+        if not is_empty(slot, algorithm):
             yield part_of(slot, algorithm)
 
 
@@ -396,8 +408,7 @@ def unread(algorithm: Algorithm) -> dict[str, str]:
     """Keys below `algorithm` that a part could read and the one that is there does not, and why."""
     idle: dict[str, str] = {}
     for slot in SLOTS:
-        empty = slot is CORRECTION and algorithm.correction.kind == NO_PART
-        reads = frozenset[str]() if empty else part_of(slot, algorithm).reads
+        reads = frozenset[str]() if is_empty(slot, algorithm) else part_of(slot, algorithm).reads
         read = {key for name, key in slot.settings.items() if name in reads}
         name = f"{slot.key}={attrgetter(slot.key)(algorithm)}"
         idle |= {key: f"{name} does not read it" for key in slot.settings.values() if key not in read}

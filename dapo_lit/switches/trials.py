@@ -1,5 +1,6 @@
 """Tries out the parts of an algorithm on a few numbers, so that a mistake shows before anything is spent."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -70,6 +71,22 @@ def small_batches(part: Part) -> list[Batch]:
             return [((old, rollout), {"completions": torch.tensor([0, 0, 1], device="cpu")})]
         case _:
             return []
+
+
+def check_control(part: Part) -> None:
+    """Raises ConfigError for a controller that fails, or gives something else than two finite numbers of at least 0."""
+    setting = f"algorithm.{part.setting}"
+    for entropy in (0.0, 0.5, 10.0):
+        try:
+            got: Any = part.function(0.01, entropy)
+        except Exception as error:
+            raise ConfigError(f"{setting} fails on an entropy of {entropy:g}: {described(error)}") from error
+        numbers = got if isinstance(got, tuple) and len(got) == 2 else (None,)
+        if not all(isinstance(number, (int, float)) and 0 <= number < math.inf for number in numbers):
+            raise ConfigError(
+                f"{setting}: it must return the coefficient and the bonus of the next step, two numbers of at least "
+                f"0; it returned {got!r}"
+            )
 
 
 def check_change(change: Callable[..., Any]) -> None:

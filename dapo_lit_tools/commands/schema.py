@@ -29,14 +29,14 @@ def every_schema() -> dict[str, dict[str, Any]]:
 
 def _name_parts(section: dict[str, Any]) -> None:
     """Gives the keys that name a part of the algorithm the names of the parts that there are."""
-    from dapo_lit.switches.parts import CORRECTION, NO_PART, SLOTS
+    from dapo_lit.switches.parts import NO_PART, SLOTS
 
     for slot in SLOTS:
         of, _, key = slot.key.rpartition(".")
         field, text = section.get("properties", {}).get(key, {}), {"type": "string"}
         # Several schemas share their sections: each is done once.
         if section.get("title") == (of.capitalize() or "Algorithm") and text in field.get("anyOf", ()):
-            names = [*slot.built_in, *([NO_PART] if slot is CORRECTION else [])]
+            names = [*slot.built_in, *([NO_PART] if slot.may_be_empty else [])]
             place = field["anyOf"].index(text)
             field["anyOf"][place : place + 1] = [{"enum": names}, text | {"pattern": r"\w\.\w"}]
 

@@ -202,7 +202,7 @@ def complete(found: Conversion) -> None:
         settings.setdefault(key, WANTED[key])
 
 
-WHOLE = ("algorithm.critic", "algorithm.loss_options", "policy.lora")
+WHOLE = ("algorithm.critic", "algorithm.entropy.options", "algorithm.loss_options", "policy.lora")
 """Mappings that are null or empty here unless a command gives them as a whole."""
 
 

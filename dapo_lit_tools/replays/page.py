@@ -45,6 +45,7 @@ COMPUTED: dict[str, tuple[Any, ...]] = {
     "advantage.whiten": (False,),
     "token_level_denominator": ("minibatch", "group"),
     "entropy.bonus": (0,),
+    "entropy.control": ("none",),
     "entropy.top_frac": (1,),
     "kl.beta": (0,),
     "correction.kind": ("none",),
@@ -289,6 +290,7 @@ def _group(group: Group, text_of: Callable[[Sequence[int]], str], counts_all: bo
     completions = [
         {"correct": c.correct, "truncated": c.truncated, "value": c.score.value, "tokens": c.num_tokens}
         | _turns(c.sample, text_of, counts_all)
+        | ({"turns": c.turn_reward} if c.turn_reward else {})
         for c in group.completions
     ]
     return {

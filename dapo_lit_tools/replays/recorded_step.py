@@ -132,6 +132,7 @@ def _sample(row: Mapping[Any, Any]) -> Sample:
         if "ended_by" in row
         else NO_OBSERVATIONS,
         ended_by=str(row.get("ended_by", "")),
+        turn_rewards=tuple(map(float, row.get("turn_rewards", ()))),
     )
 
 

@@ -47,6 +47,15 @@ def test_a_class_is_built_anew_and_gets_all_turns_in_order():
     assert ask("Counter", ("1",), ("1", "10"), ("5",)) == [Answer("43"), Answer("53"), Answer("47")]
 
 
+def test_an_answer_may_have_the_reward_of_its_turn():
+    paid, ended, *refused = ask("pays", ("a",), ("a", "stop"), ("nan",), ("word",), ("list",))
+    assert (paid, ended) == (Answer("well", reward=-0.25), Answer(None, reward=1.0))
+    for answer, given in zip(refused, ("nan", "much", "[1]"), strict=True):
+        assert answer.error is not None
+        assert "finite number" in answer.error
+        assert given in answer.error
+
+
 def test_a_failure_is_of_its_own_question_only():
     raised, left, ended, number, nothing, halves = ask(
         "obey", ("raise",), ("well",), ("exit",), ("number",), ("nothing",), ("halves",)

@@ -54,9 +54,20 @@ def silent(problem, responses):
 
 
 def speaks(problem, responses):
-    """Of a random policy on four_sums: one in two turns gets one to three characters."""
-    said = "".join(responses)
-    return str(1000 + len(said))[-1 - len(said) % 3 :] if len(responses[-1]) % 2 else None
+    """Of a random policy on four_sums: one in two turns gets one to three characters, two in three a small reward."""
+    said, length = "".join(responses), len(responses[-1])
+    return str(1000 + len(said))[-1 - len(said) % 3 :] if length % 2 else None, (length % 3 - 1) / 4096
+
+
+def pays(problem, responses):
+    match responses[-1]:
+        case "nan":
+            return None, float("nan")
+        case "word":
+            return "well", "much"
+        case "list":
+            return "well", [1]
+    return (None, 1) if responses[-1] == "stop" else ("well", -0.25)
 
 
 def breaks(problem, responses):

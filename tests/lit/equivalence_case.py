@@ -79,7 +79,7 @@ VARIANTS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 }
 """What is changed of every algorithm -> (overrides, the same for the reference). Steps ahead sample with the engine,
 whose answers are all wrong: a function judges them, or whitening would divide rounding by rounding.
-Under `turns` the script has tokens of an environment among those of the policy."""
+Under `turns` the script has tokens of an environment among those of the policy, and rewards of its turns."""
 AHEAD = {"ahead": 1, "three ahead": 3, "carried": 0}
 """Variants that sample with the engine -> the steps ahead; 0: an unfinished answer is continued by the next step."""
 SOFT, OFF = Settings(cache=4), Settings(high=0.2, denominator="sample")
@@ -95,6 +95,13 @@ ALGORITHMS: dict[str, tuple[tuple[str, ...], Settings]] = {
     "rollout": (("algorithm.old_logprobs=rollout",), replace(SOFT, recompute=False)),
     "entropy bonus": (
         ("algorithm.techniques.clip_higher=false", "algorithm.entropy.bonus=0.2"), replace(SOFT, high=0.2, bonus=0.2),
+    ),
+    "entropy control": (
+        (
+            "algorithm.entropy={bonus: 0.2, control: target}",
+            "++algorithm.entropy.options={target: 5.0, delta: 0.5, most: 0.6}",
+        ),
+        replace(SOFT, bonus=0.2, control=(5.0, 0.5, 0.6)),
     ),
     "forking tokens": (("algorithm.entropy.top_frac=0.3",), replace(SOFT, top_frac=0.3)),
     "dr_grpo": (("algorithm=dr_grpo",), replace(OFF, scale_by_std=False, denominator="constant", hard=True)),
@@ -305,7 +312,16 @@ def samples_of(groups: Sequence[Any]) -> Samples:
         groups=torch.tensor([place for place, _, _ in each]),
         correct=torch.tensor([c.correct for _, _, c in each]),
         truncated=torch.tensor([c.truncated for _, _, c in each]),
+        turn_rewards=padded([turn_rewards_in_row(c.sample) for _, _, c in each]),
     )
+
+
+def turn_rewards_in_row(sample: Sample) -> list[float]:
+    """The reward of each turn at its last token, 0 elsewhere."""
+    given = iter(sample.turn_rewards)
+    policy = in_row(sample, [True] * len(sample.response_ids), False)
+    ends = [own and not after for own, after in zip(policy, [*policy[1:], False], strict=True)]
+    return [next(given, 0.0) if end else 0.0 for end in ends]
 
 
 def in_row(sample: Sample, values: list[Any], seen: Any) -> list[Any]:
@@ -320,7 +336,7 @@ def in_row(sample: Sample, values: list[Any], seen: Any) -> list[Any]:
 def script(parts: RunComponents, turns: bool = False) -> Any:
     """Responses by a hash of their key: right, wrong or truncated, of unequal lengths.
 
-    turns: two in three have one or two observations, of up to three tokens each.
+    turns: two in three have one or two observations, of up to three tokens each, and a reward for each turn.
     """
     answers = {problem.id: problem.answer for problem in parts.problems.train}
     tokenizer, limit = parts.tokenizer, parts.config.task.max_response_tokens
@@ -336,7 +352,8 @@ def script(parts: RunComponents, turns: bool = False) -> Any:
         for place in sorted({draw % 7 % len(ids), draw % 11 % len(ids)} - {0}) if turns and draw % 3 else ():
             seen = seen.followed_by([2 + (draw >> i) % 9 for i in range(1 + draw % 3)], place)
         logprobs = tuple(-2.2 - (draw >> i) % 16 / 8 for i in range(len(ids)))
-        return ScriptedResponse(tuple(ids), logprobs, finished=ends, observations=seen)
+        given = tuple((draw >> i) % 5 / 4 - 0.5 for i in range(1 + len(seen.by_place))) if turns else ()
+        return ScriptedResponse(tuple(ids), logprobs, finished=ends, observations=seen, turn_rewards=given)
 
     return response
 

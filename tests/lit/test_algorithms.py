@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small_runs import Run, collected_step, rows, scored
+from small_runs import RUN, Run, collected_step, rows, same_run, scored, stop_in
 
 from dapo_lit.config import Config
 from dapo_lit.runs.run_folder import run_path
@@ -28,6 +28,23 @@ def test_the_reference_is_the_policy_that_training_began_with_and_in_no_checkpoi
     assert measured[0] < measured[-1] / 10
     saved = torch.load(whole.folder.checkpoints[-1], weights_only=False)["state_dict"]
     assert {name.split(".")[0] for name in saved} == {"policy"}
+
+
+def test_a_resumed_run_goes_on_with_the_entropy_bonus_that_its_controller_had_found(compose, tmp_path, monkeypatch):
+    """The first steps are above the target: at the stop the coefficient is 0.125 and the bonus 0."""
+    options = "++algorithm.entropy.options={target: 2.25, delta: 0.25, most: 0.5}"
+    control = ("algorithm.entropy={bonus: 0.375, control: target}", options)
+    settings = (*control, "algorithm.optimizer.lr=0.01", "budget.steps=4")
+    train(compose(*settings, f"runs_dir={tmp_path / 'whole'}"), [])
+    with monkeypatch.context() as patch:
+        stop_in(2, patch)
+        with pytest.raises(SystemExit):
+            train(compose(*settings, f"runs_dir={tmp_path / 'halves'}"), [])
+    train(compose(*settings, f"runs_dir={tmp_path / 'halves'}", "resume=true"), [])
+    assert same_run(tmp_path / "whole" / RUN, tmp_path / "halves" / RUN)
+    found = rows(tmp_path / "whole" / RUN)[1:]
+    assert [row["policy/entropy"] <= 2.25 for row in found] == [False, False, True, True]
+    assert [row["policy/entropy_bonus"] for row in found] == [0.375, 0.0, 0.0, 0.25]
 
 
 def test_log_probs_of_the_reference_are_at_the_sampling_temperature(compose, monkeypatch):

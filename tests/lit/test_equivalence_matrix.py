@@ -29,7 +29,7 @@ DIAGONAL = [
     "checkpointing:plain:gspo, some tokens", "fsdp 2:ahead:dapo", "single:ahead:icepop", "single:plain:reinforce++",
     "single:plain:adamw", "single:turns and prefixes:all five", "fsdp 2:turns:critic", "single:turns:gspo",
     "single:turns:penalty by pass rate", "fsdp 2:plain:penalty in mixed groups", "single:plain:microbatch",
-    "single:prefixes:parts of a user's file", "single:carried:icepop",
+    "single:prefixes:parts of a user's file", "single:carried:icepop", "fsdp 2:plain:entropy control",
 ]  # fmt: skip
 CORRECTED = {name for name, (_, settings) in ALGORITHMS.items() if settings.correction} | {"rollout"}
 """Algorithms with a correction of their own, or none that is possible."""
@@ -92,6 +92,8 @@ def expected(cells: Path, cell: str) -> list[dict[str, Any]]:
             record["gradients"].append({n: g for n, g in zip(leaves, gradients, strict=True) if g is not None})
             record["sums"].append(sums)
             record["tokens"].append(int(known.there[update["chosen"]].sum()))
+        record["bonus"], first = mine.bonus, len(updates) // 2
+        mine.after_step(sum(sums["policy/entropy"] for sums in record["sums"][:first]) / sum(record["tokens"][:first]))
         steps.append(record)
     return steps
 
@@ -141,6 +143,8 @@ def test_what_is_counted_of_the_first_epoch_is_what_the_reference_counts(cells, 
         for key in record["sums"][0]:
             found = sum(sums[key] for sums in record["sums"][:first]) / tokens
             assert step["metrics"][key] == pytest.approx(found, rel=1e-4, abs=1e-6), key
+        if cell.endswith("entropy control"):
+            assert step["metrics"]["policy/entropy_bonus"] == pytest.approx(record["bonus"])
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -212,6 +216,8 @@ def test_a_cell_reaches_what_it_is_there_for(cells, cell):
         samples = [step["samples"] for step in steps]
         assert any((s.correct[s.groups == g] == 0).all() for s in samples for g in s.groups.unique())
     assert all(row[-1] for row in observed)
+    if cell.endswith("entropy control"):
+        assert len({step["metrics"]["policy/entropy_bonus"] for step in steps}) == len(steps)
     for side in ("low", "high"):
         assert cell.endswith("adamw") or any(step["metrics"][f"clip/{side}_frac"] > 0 for step in steps)
 

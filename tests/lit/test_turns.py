@@ -73,7 +73,7 @@ def test_an_environment_that_never_speaks_changes_no_bit_of_a_run(compose, tmp_p
     assert all((weights(plain)[name] == tensor).all() for name, tensor in weights(silent).items())
     for step in (1, 2, 3):
         one, other = table(plain, step), table(silent, step)
-        added = {"observation_ids", "observation_places", "ended_by", "turns", "observations"}
+        added = {"observation_ids", "observation_places", "ended_by", "turn_rewards", "turns", "observations"}
         assert set(other) - set(one) == added
         assert [list(turns) for turns in other["turns"]] == [[text] for text in other["response"]]
         assert [row.tolist() for row in other["response_ids"]] == [row.tolist() for row in one["response_ids"]]
@@ -95,7 +95,12 @@ def test_a_run_trains_on_episodes_whose_log_probs_are_the_trainers(whole):
         assert row["truncated"] == (row["ended_by"] != "environment")
         spoken = [*row["observations"], ""]
         assert "".join(text for pair in zip(row["turns"], spoken, strict=True) for text in pair) == row["response"]
+        given = row["turn_rewards"].tolist()
+        assert set(given) <= {-1 / 4096, 0.0, 1 / 4096}
+        assert len(row["turns"]) - len(given) in (0, int(row["ended_by"] == "tokens"))  # a turn that was cut off
+        assert row["reward_shaped"] == row["reward"] + sum(given) + row["length_penalty"]
     # Lengths and what is counted of tokens are the policy's.
+    assert found[1]["turns/reward_mean"] == pytest.approx(one["turn_rewards"].map(sum).mean())
     counted = one[one["examined"] & (one["submitted_step"] == 1)]
     assert found[1]["rollout/length_mean"] == pytest.approx(counted["response_ids"].map(len).mean())
     logprobs = np.concatenate(counted["rollout_logprobs"].tolist())

@@ -38,8 +38,8 @@ def page(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def metric_rows(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
-    """Rows of small runs: one that learns, one with turns, one of a task with a metric of its own that gets no mixed
-    group."""
+    """Rows of small runs: one that learns, one with turns and a controller of the entropy bonus, one of a task with a
+    metric of its own that gets no mixed group."""
     small = ["algorithm.num_prompts=4", "algorithm.minibatch_prompts=2", "evaluation.samples=2", "logger.progress=none"]
     learns = ["+experiment=four_sums", "budget.steps=2", *small]
     empty = [
@@ -48,6 +48,7 @@ def metric_rows(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> list[d
     ]  # fmt: skip
     found = []
     turns = [*learns, "budget.steps=1", "turns.environment=calculator", "turns.max_observation_tokens=8"]
+    turns += ["algorithm.entropy.control=target", "+algorithm.entropy.options.target=1"]
     for name, overrides in (("learns", learns), ("turns", turns), ("empty", empty)):
         runs = tmp_path_factory.mktemp(name)
         with pytest.raises(ExhaustedError) if name == "empty" else nullcontext():
