@@ -4,14 +4,19 @@ tests/scripts_elsewhere has the scripts, each with its source and licence.
 """
 
 import shlex
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 from composition import tree_of
 
+from ablations.designs import Arm
 from dapo_lit import convert
+from dapo_lit.ablate import base_run, parse_arguments
+from dapo_lit.cli.command import compose
 from dapo_lit.cli.config_tree import resolved
+from dapo_lit.cli.study_launch import prepare, with_arm
 from dapo_lit.config import ConfigError
 from dapo_lit.config.identity import differences, identity, kinds
 from dapo_lit.config.parsing import NONE, STARTS, other_trainers
@@ -614,3 +619,49 @@ def test_a_script_that_stands_for_more_than_it_holds_is_read_or_refused_within_t
     assert time.process_time() - started < 2
     assert said in refusal
     assert "\n" not in refusal
+
+
+def typed(text: str, tmp_path: Path) -> list[list[str]]:
+    """The arguments of each command of the project's in lines for a shell, as bash passes them."""
+    (tmp_path / "python").write_text('#!/bin/bash\nprintf "%s\\n" "$@" END >> "$TYPED"\n')
+    (tmp_path / "python").chmod(0o755)
+    said = tmp_path / "typed.txt"
+    said.unlink(missing_ok=True)
+    subprocess.run(["bash", "-euc", text], env={"PATH": f"{tmp_path}:/usr/bin:/bin", "TYPED": str(said), "HOME": "/home/a b"}, check=True)  # fmt: skip
+    return [block.split("\n") for block in said.read_text().removesuffix("\nEND\n").split("\nEND\n")]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "verl_dapo_qwen2_5_32b.sh",
+        "verl_gsm8k_lora.sh",
+        "python grpo.py --model_name_or_path m --dataset_name d.jsonl --max_steps 10 --epsilon_high 0.28",
+    ],
+)
+def test_the_last_lines_are_the_ablation_with_the_values_of_the_run(tmp_path, capsys, script):
+    given = shlex.split(script) if " " in script else [str(SCRIPTS / script)]
+    arguments, run = convert.run_of(conversion(given)[1].settings)
+    convert.main(given)
+    commands = typed(capsys.readouterr().out.split("Its ablation, with the same values:")[1].partition("\n")[2], tmp_path)
+    assert [words[1].removeprefix("dapo_lit.") for words in commands] == ["plan", "train", "ablate"]
+    plan, study, ablate = (words[2:] for words in commands)
+    assert study[0] == "-m"
+    _, sweep = prepare([*study, "study.pilot=true"])
+    techniques = {technique for technique, on in run["algorithm"]["techniques"].items() if on}
+    arms = {cell.arm for cell in sweep.cells}
+    assert arms == {Arm(frozenset(techniques)).name, *(Arm(frozenset(techniques - {t})).name for t in techniques)}
+    home = [argument.replace("$HOME", "/home/a b") for argument in arguments]
+    assert differences(science(plan_of(plan)), science(home)) == {}
+    cell = resolved(with_arm(tree_of([*study[1:-1], f"study.arm={Arm(frozenset(techniques)).name}"])))
+    # A study evaluates its last policy on more samples, and names itself.
+    assert differences(identity(cell), science(home)).keys() == {"evaluation.final_samples"}
+    options, own = parse_arguments(ablate)
+    base, on = base_run(options, own)
+    assert on == techniques
+    assert compose(*base, "+study=leave_one_out", "study.arm=dapo").task.path == run["task"]["path"].replace("$HOME", "/home/a b")
+
+
+def plan_of(arguments: list[str]) -> list[str]:
+    """Those of a plan that a training has too."""
+    return [argument for argument in arguments if not argument.startswith(("runs=", "hardware="))]

@@ -250,7 +250,7 @@ class RunComponents:
 
     def prompts(self, chosen: Sequence[Problem]) -> tuple[list[Prompt], int]:
         """Encodes the prompts, drops those above max_prompt_tokens, and returns how many were dropped."""
-        ids = self.template.encode_all([(p.problem, p.before) for p in chosen], self.tokenizer, self.day)
+        ids = self.template.encode_all([*map(self.template.asked, chosen)], self.tokenizer, self.day)
         encoded = [Prompt(problem, token_ids(own)) for problem, own in zip(chosen, ids, strict=True)]
         kept = [p for p in encoded if len(p.ids) <= self.config.task.max_prompt_tokens]
         if chosen and not kept:

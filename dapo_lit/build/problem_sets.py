@@ -108,7 +108,7 @@ def open_benchmark(
     if faults:
         raise DataError(f"benchmark.rule={benchmark.rule} cannot use {len(faults)} answers; the first: {faults[0]}")
     template = agreed_template(benchmark.template, benchmark.extraction, "benchmark.template", "benchmark.extraction")
-    ids = template.encode_all([(p.problem, p.before) for p in problems], tokenizer, day)
+    ids = template.encode_all([*map(template.asked, problems)], tokenizer, day)
     prompts = [Prompt(problem, token_ids(own)) for problem, own in zip(problems, ids, strict=True)]
     max_tokens, messages = response_limit(benchmark, prompts, policy)
     return OpenBenchmark(
