@@ -627,7 +627,8 @@ def typed(text: str, tmp_path: Path) -> list[list[str]]:
     (tmp_path / "python").chmod(0o755)
     said = tmp_path / "typed.txt"
     said.unlink(missing_ok=True)
-    subprocess.run(["bash", "-euc", text], env={"PATH": f"{tmp_path}:/usr/bin:/bin", "TYPED": str(said), "HOME": "/home/a b"}, check=True)  # fmt: skip
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "TYPED": str(said), "HOME": "/home/a b"}
+    subprocess.run(["bash", "-euc", text], env=environment, check=True)
     return [block.split("\n") for block in said.read_text().removesuffix("\nEND\n").split("\nEND\n")]
 
 
@@ -643,7 +644,9 @@ def test_the_last_lines_are_the_ablation_with_the_values_of_the_run(tmp_path, ca
     given = shlex.split(script) if " " in script else [str(SCRIPTS / script)]
     arguments, run = convert.run_of(conversion(given)[1].settings)
     convert.main(given)
-    commands = typed(capsys.readouterr().out.split("Its ablation, with the same values:")[1].partition("\n")[2], tmp_path)
+    commands = typed(
+        capsys.readouterr().out.split("Its ablation, with the same values:")[1].partition("\n")[2], tmp_path
+    )
     assert [words[1].removeprefix("dapo_lit.") for words in commands] == ["plan", "train", "ablate"]
     plan, study, ablate = (words[2:] for words in commands)
     assert study[0] == "-m"
@@ -659,7 +662,9 @@ def test_the_last_lines_are_the_ablation_with_the_values_of_the_run(tmp_path, ca
     options, own = parse_arguments(ablate)
     base, on = base_run(options, own)
     assert on == techniques
-    assert compose(*base, "+study=leave_one_out", "study.arm=dapo").task.path == run["task"]["path"].replace("$HOME", "/home/a b")
+    assert compose(*base, "+study=leave_one_out", "study.arm=dapo").task.path == run["task"]["path"].replace(
+        "$HOME", "/home/a b"
+    )
 
 
 def plan_of(arguments: list[str]) -> list[str]:

@@ -20,11 +20,13 @@ from ablations.command_text import setting
 from ablations.errors import UserError
 from ablations.screen import on_screen
 from ablations.trainer import flatten
+from dapo_lit.config import ConfigError
 from dapo_lit.config.identity import put
 from dapo_lit.config.shipped import is_group
 from dapo_lit_tools.conversion.ablation import ablation
 from dapo_lit_tools.conversion.conversion import convert
 from dapo_lit_tools.conversion.converted import WANTED, Conversion
+from dapo_lit_tools.conversion.prompts import fit_prompt
 from dapo_lit_tools.conversion.shell_text import in_lines
 
 
@@ -36,7 +38,18 @@ def conversion(script: Sequence[str]) -> tuple[str, Conversion]:
         system, settings = read_script(Path(script[0]))
     else:
         system, settings = command_settings(script[0] if len(script) == 1 else shlex.join(script), "the command line")
-    return system, convert(system, settings)
+    found, given = convert(system, settings), len(settings)
+    if given > 3 and len(found.unknown) > UNKNOWN * given:
+        raise ConfigError(
+            f"{len(found.unknown)} of {given} settings are not in the table of {system}'s keys ("
+            f"{', '.join(found.unknown[:5])}, ...): another trainer's script, or a version that is not known"
+        )
+    fit_prompt(system, found)
+    return system, found
+
+
+UNKNOWN = 0.5
+"""A larger share of settings that the table lacks is no conversion."""
 
 
 def run_of(settings: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
@@ -62,7 +75,7 @@ def arguments_of(settings: Mapping[str, Any]) -> tuple[list[str], str]:
 
 
 def _fault(run: Mapping[str, Any]) -> str:
-    from dapo_lit.config import ConfigError, parse
+    from dapo_lit.config import parse
 
     try:
         parse(run)

@@ -52,10 +52,14 @@ def ablation(settings: Mapping[str, Any], run: Mapping[str, Any]) -> Iterator[st
         if study.get(key, ...) != value and not _is_of(key, (*OF_A_STUDY, *given))
     }
     seeds = pairs_needed(len(others))
-    yield "\nIts ablation, with the same values: the run without each technique that it has" if on else (
-        "\nIts ablation, with the same values: it has none of the techniques, and each is added"
+    yield (
+        "\nIts ablation, with the same values: the run without each technique that it has"
+        if on
+        else ("\nIts ablation, with the same values: it has none of the techniques, and each is added")
     )
-    yield from in_lines("run=(", [*groups, *("+" * (study.get(key) == {}) + setting(key, v) for key, v in wanted.items())], ")")
+    yield from in_lines(
+        "run=(", [*groups, *("+" * (study.get(key) == {}) + setting(key, v) for key, v in wanted.items())], ")"
+    )
     yield from in_lines("study=(", [*design, f"seed=range(0,{seeds})"], ")")
     turned_on = "".join(f" algorithm.techniques.{technique}=true" for technique in switches(on) if technique in on)
     number = seeds * (1 + len(others))
