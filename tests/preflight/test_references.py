@@ -146,3 +146,9 @@ def test_columns_of_text_that_reach_neither_prompt_nor_reference_are_named():
 def test_the_columns_are_named_on_the_screen(printed):
     named = [row | {"hint": f"like {n}"} for n, row in enumerate(rows("1", "2"))]
     assert "    columns that the policy does not see: hint\n" in printed(named)
+
+
+def test_columns_that_make_problems_differ_are_named_before_their_contradictions(printed):
+    bodies = [{"problem": "2+2=", "answer": str(n), "body": f"Ann has {n} apples."} for n in range(3)]
+    with pytest.raises(DataError, match=r"^columns that the policy does not see: body .*given with different answers"):
+        printed(bodies)
