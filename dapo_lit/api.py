@@ -402,7 +402,7 @@ def _command(
             lines.append(line.rstrip("\n"))
             if not quiet and not line.startswith("error: "):
                 print(line, end="", flush=True)
-        code = process.wait()
+        ended = process.wait()
     except BaseException as error:  # whatever ends this call ends the command: nobody would know that it trains on
         # It may have the terminal's already, and counts one. Not a process group of its own: a closed terminal or a
         # kill of the caller's group would leave it running.
@@ -411,9 +411,9 @@ def _command(
         if isinstance(error, KeyboardInterrupt):  # else it may be `print` that failed
             print(rest, end="", flush=True)
         raise
-    if code == 0 or code in incomplete:
+    if ended == 0 or ended in incomplete:
         return
     faults = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    if code == 2:
+    if ended == 2:
         raise UserError("; ".join(faults) or "\n".join(lines[-3:]))
-    raise RuntimeError("\n".join([f"dapo_lit.{name} ended with exit code {code}", *(faults or lines[-20:])]))
+    raise RuntimeError("\n".join([f"dapo_lit.{name} ended with exit code {ended}", *(faults or lines[-20:])]))

@@ -44,7 +44,7 @@ def python_settings(text: str, place: Path) -> Settings:
                     found[taken.get(key, key if key.startswith("*") else f"LoraConfig.{key}")] = value
                 found["use_peft"] = True
             case "from_pretrained":
-                quantized = {word.arg for word in call.keywords} & {
+                quantized = {str(word.arg) for word in call.keywords} & {
                     "quantization_config",
                     "load_in_4bit",
                     "load_in_8bit",
@@ -136,9 +136,9 @@ def _with_data(found: Settings) -> Settings:
 def _rows(node: ast.expr, names: Mapping[str, Any]) -> Rows | None:
     """The data set that an expression is: `load_dataset("owner/name", "part")`, a split of one, or its rows changed."""
     match node:
-        case ast.Name(id=name) if isinstance(names.get(name), Rows):
-            rows: Rows = names[name]
-            return rows
+        case ast.Name(id=name):
+            named = names.get(name)
+            return named if isinstance(named, Rows) else None
         case ast.Subscript(value=inner):
             return _rows(inner, names)
         case ast.Call(func=ast.Attribute(value=inner, attr=change)) if rows := _rows(inner, names):

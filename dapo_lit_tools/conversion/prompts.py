@@ -19,8 +19,9 @@ TEXT_OR_CHAT = (
 def fit_prompt(system: str, found: Conversion) -> None:
     """Chooses the template by the first row of the data, or says what decides where there is no file to read."""
     row = first_row(str(found.settings["task.path"]))
-    prompt = {} if row is None else row.get("prompt")
-    kind = {dict: "unknown", list: "messages", str: "text"}.get(type(prompt), "none")
+    prompt = row.get("prompt") if row else None
+    kind = "unknown" if row is None else "messages" if isinstance(prompt, list) else "none"
+    kind = "text" if isinstance(prompt, str) else kind
     answer = next((name for name in ("answer", "solution", "ground_truth") if row and name in row), None)
     if system == "trl" and row and kind != "none" and answer and {"problem", "question"} & row.keys():
         # Both trainers have an order of their own for columns: TRL sends `prompt`.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
@@ -119,8 +120,11 @@ class _Walker:
             raise ConfigError(f"{self.place}: is nested too deep") from None
 
     def _block(self, node: Node) -> None:
-        for child in node.children:
-            self._run(child)
+        self._all(node.children)
+
+    def _all(self, nodes: Sequence[Node]) -> None:
+        for node in nodes:
+            self._run(node)
 
     def _run(self, node: Node) -> None:
         self.statements += 1
@@ -234,7 +238,7 @@ class _Walker:
         open_ones: list[tuple[str, Callable[[], None]]] = []
         for condition, body in branches:
             decided = True if condition is None else self._status(condition, in_if=True)
-            run = lambda body=body: [self._run(one) for one in body]  # noqa: E731
+            run = partial(self._all, body)
             if decided is False:
                 continue
             if decided and not open_ones:
@@ -260,7 +264,7 @@ class _Walker:
             end = next((place for place, child in enumerate(item.children) if child.type == ")"), len(item.children))
             patterns = [child for child in item.children[:end] if child.type not in ("|", "(")]
             body = item.children[end + 1 :]
-            run = lambda body=body: [self._run(one) for one in body]  # noqa: E731
+            run = partial(self._all, body)
             texts = [pattern_of(self.words.atoms(pattern)) for pattern in patterns]
             everything = any(text == "*" for text in texts)
             if is_open(value) and not everything:
