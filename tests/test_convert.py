@@ -3,6 +3,7 @@
 tests/scripts_elsewhere has the scripts, each with its source and licence.
 """
 
+import json
 import shlex
 import subprocess
 import time
@@ -670,3 +671,70 @@ def test_the_last_lines_are_the_ablation_with_the_values_of_the_run(tmp_path, ca
 def plan_of(arguments: list[str]) -> list[str]:
     """Those of a plan that a training has too."""
     return [argument for argument in arguments if not argument.startswith(("runs=", "hardware="))]
+
+
+PYTHON = """
+from datasets import load_dataset
+from transformers import AutoModelForCausalLM
+from trl import GRPOConfig, GRPOTrainer
+import my_rewards
+MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
+data = load_dataset("openai/gsm8k", "main", split="train").map(with_system_prompt)
+model = AutoModelForCausalLM.from_pretrained(MODEL, quantization_config=bits)
+args = GRPOConfig(max_steps=10, top_p=0.9, lr_scheduler_type="constant_with_warmup")
+args.num_generations = 16
+args.per_device_train_batch_size = 16
+if big:
+    args.beta = 0.1
+GRPOTrainer(model=model, args=args, reward_funcs=[my_rewards.f], train_dataset=data).train()
+"""
+
+
+@pytest.mark.parametrize("kind", ["script", "notebook"])
+def test_models_data_and_later_settings_of_a_python_script_are_followed(tmp_path, kind):
+    file = tmp_path / ("a.py" if kind == "script" else "a.ipynb")
+    cells = [{"cell_type": "markdown", "source": "GRPOConfig("}, {"cell_type": "code", "source": ["%pip x\n", PYTHON]}]
+    file.write_text(PYTHON if kind == "script" else json.dumps({"cells": cells}))
+    found, _ = of(file)
+    expected = {
+        "policy.path": "Qwen/Qwen2.5-0.5B-Instruct", "task.path": "openai/gsm8k:main", "budget.steps": 10,
+        "algorithm.samples_per_prompt": 16, "algorithm.optimizer.schedule": "constant",
+    }  # fmt: skip
+    assert expected.items() <= found.settings.items()
+    assert "with_system_prompt" not in found.settings
+    assert "map in line" in found.by_hand["train_dataset, its rows"]
+    assert "in a branch" in found.by_hand["beta"]
+    assert "4-bit weights are not supported" in found.without["quantization_config"]
+    assert found.without["top_p"].startswith("training samples the whole distribution")
+    assert "evaluation.top_p" not in found.settings
+
+
+OTHER_TRAINERS = {
+    "NeMo-RL": "uv run examples/run_grpo_math.py --config x.yaml grpo.num_prompts_per_step=4 policy.model_name=m",
+    "EasyR1": "python3 -m verl.trainer.main config=examples/config.yaml worker.actor.model.model_path=m data.x=1",
+    "open-instruct": "python open_instruct/grpo_fast.py --num_samples_per_prompt_rollout 8 --beta 0.0",
+    "OpenRLHF": "ray job submit -- python3 -m openrlhf.cli.train_ppo_ray --pretrain m --n_samples_per_prompt 8",
+    "prime-rl": "uv run rl @ configs/train.toml --wandb.project x",
+    "not in the table": "python x.py --beta 0.1 --a 1 --b 2 --c 3 --d 4",
+    "takes its settings from its command line": "a.py",
+}
+
+
+@pytest.mark.parametrize("said", OTHER_TRAINERS)
+def test_what_is_no_script_of_verl_or_trl_is_refused_by_name(tmp_path, capsys, said):
+    file = tmp_path / "a.py"
+    file.write_text("a, t = TrlParser((A, GRPOConfig)).parse_args_and_config()\nGRPOTrainer(model=a.model, args=t)\n")
+    text = OTHER_TRAINERS[said]
+    assert convert.main([str(file)] if text == "a.py" else [text]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_a_config_that_a_command_names_is_read_and_the_command_counts(tmp_path):
+    (tmp_path / "run.yaml").write_text("num_generations: 16\nepsilon_high: 0.28\nlearning_rate: 2e-5\n")
+    given = ["trl", "grpo", "--config", str(tmp_path / "run.yaml"), "--num_generations", "8", "--output_dir", "a#1"]
+    settings = conversion(given)[1].settings
+    assert (settings["algorithm.samples_per_prompt"], settings["algorithm.clip.high"]) == (8, 0.28)
+    assert settings["runs_dir"] == "a#1"
+    assert "is not here" in conversion([*given[:3], "gone.yaml", *given[4:]])[1].by_hand["--config"]
