@@ -392,7 +392,7 @@ class _Walker:
             case "read" | "mapfile" | "readarray":
                 for argument in arguments:
                     if re.fullmatch(r"[A-Za-z_]\w*", argument):
-                        self.words.variables[argument] = self.words.open(f"${argument}")
+                        self.words.variables[argument] = self.words.left_open(f"${argument}")
             case "eval":
                 self._nested(" ".join(arguments))
             case "bash" | "sh" if "-c" in arguments[:2] and len(arguments) > arguments.index("-c") + 1:

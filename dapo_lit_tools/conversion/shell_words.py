@@ -136,7 +136,7 @@ class Words:
 
     # Open parts
 
-    def open(self, words: str, mark: str = START) -> str:
+    def left_open(self, words: str, mark: str = START) -> str:
         """The mark of an open part; words: as the script has it."""
         number = self._numbers.setdefault(words, len(self.opened))
         if number == len(self.opened):
@@ -166,11 +166,11 @@ class Words:
             common = 0
             while all(len(one) > common and one[common] == lists[0][common] for one in lists):
                 common += 1
-            mark = self.open(f"only in a branch, line {line}", ONLY)
+            mark = self.left_open(f"only in a branch, line {line}", ONLY)
             # What a branch adds may be there or not.
             return [*lists[0][:common], *(mark + word for one in lists for word in one[common:])]
         shown = dict.fromkeys("nothing" if value in (None, "") else self.shown(str(value)) for value in values)
-        return self.open(f"{' or '.join(shown)}, by the branch in line {line}")
+        return self.left_open(f"{' or '.join(shown)}, by the branch in line {line}")
 
     @contextmanager
     def noted(self) -> Iterator[set[str]]:
@@ -221,7 +221,7 @@ class Words:
             text = (part.text or b"").decode(errors="replace")
             if whole and whole[-1] == ("literal", "$") and (name := re.match(r"\w+", text)):
                 value = self.value(name[0])
-                whole[-1:] = self._scalar(self.open(f"${name[0]}") if value is None else value, False)
+                whole[-1:] = self._scalar(self.left_open(f"${name[0]}") if value is None else value, False)
                 whole += self._plain(text[name.end() :])
             else:
                 whole += self.atoms(part)
@@ -249,7 +249,7 @@ class Words:
             if field is not None:
                 found.append(field)
         if found and (node.text or b"")[:2] in (b"~", b"~/"):
-            found[0] = self.open("$HOME") + found[0][1:]
+            found[0] = self.left_open("$HOME") + found[0][1:]
         return found
 
     def text(self, node: Node) -> str:
@@ -298,9 +298,9 @@ class Words:
                 try:
                     return [("quoted", str(self.number(node)))]
                 except UndecidedError:
-                    return [("quoted", self.open(text))]
+                    return [("quoted", self.left_open(text))]
             case "command_substitution" | "process_substitution":
-                return [("quoted", self.open(" ".join(text.split())))]
+                return [("quoted", self.left_open(" ".join(text.split())))]
             case "string_content" | "heredoc_content":
                 return [("quoted", re.sub(r'\\(?:\n|([$`"\\]))', lambda m: m[1] or "", text))]
             case "regex":
@@ -361,16 +361,16 @@ class Words:
             place = int(name) - 1
             if place < len(self.arguments):
                 return self.arguments[place]
-            return self.open(f"${name}") if self.arguments_open else None
+            return self.left_open(f"${name}") if self.arguments_open else None
         match name:
             case "#":
-                return self.open("$#") if self.arguments_open else str(len(self.arguments))
+                return self.left_open("$#") if self.arguments_open else str(len(self.arguments))
             case "@" | "*":
-                return [self.open("$@")] if self.arguments_open and not self.arguments else list(self.arguments)
+                return [self.left_open("$@")] if self.arguments_open and not self.arguments else list(self.arguments)
             case "?":
                 return "0"
         if name in SET_BY_BASH or not re.fullmatch(r"\w+", name):
-            return self.open(f"${name}")
+            return self.left_open(f"${name}")
         return None
 
     def _expanded(self, node: Node, in_quotes: bool) -> list[Atom]:
@@ -380,7 +380,7 @@ class Words:
             return self._subscript(node, in_quotes)
         found = self.value(name)
         if found is None:
-            found = "" if self._unset_is_empty else self.open(f"${name}")
+            found = "" if self._unset_is_empty else self.left_open(f"${name}")
         if name in ("@", "*"):
             return self._items(found if isinstance(found, list) else [str(found)], in_quotes, name)
         return self._scalar(found, in_quotes)
@@ -418,13 +418,13 @@ class Words:
             )
             return self._items(items, in_quotes, index)
         if value is None:
-            return self._scalar("" if self._unset_is_empty else self.open(f"${{{name}[{index}]}}"), in_quotes)
+            return self._scalar("" if self._unset_is_empty else self.left_open(f"${{{name}[{index}]}}"), in_quotes)
         if isinstance(value, dict):
             return self._scalar(value.get(self.text(named[-1]), ""), in_quotes)
         try:
             place = self.number_of(named[-1]) if len(named) > 1 else 0
         except UndecidedError:
-            return self._scalar(self.open(f"${{{name}[{index}]}}"), in_quotes)
+            return self._scalar(self.left_open(f"${{{name}[{index}]}}"), in_quotes)
         items = value if isinstance(value, list) else [value]
         return self._scalar(items[place] if -len(items) <= place < len(items) else "", in_quotes)
 
@@ -433,7 +433,7 @@ class Words:
         text = (node.text or b"").decode().lstrip()
         inner = node.children[1:-1]
         if not inner:
-            return [("quoted", self.open(text))]
+            return [("quoted", self.left_open(text))]
         before = (inner[0].text or b"").decode() if not inner[0].is_named else ""
         if before in ("#", "!") and len(inner) > 1:
             return [("quoted", self._special(before, inner[1], text))]
@@ -449,7 +449,11 @@ class Words:
             if kind == "+":
                 return [] if missing else self._inner(arguments, in_quotes)
             if kind == "?":
-                return self._scalar(self.open(f"${name}"), in_quotes) if missing else self._expanded(target, in_quotes)
+                return (
+                    self._scalar(self.left_open(f"${name}"), in_quotes)
+                    if missing
+                    else self._expanded(target, in_quotes)
+                )
             if not missing:
                 return self._expanded(target, in_quotes)
             taken = self._inner(arguments, in_quotes)
@@ -464,7 +468,7 @@ class Words:
             return self._items([self._changed(item, sign, arguments, text) for item in found], in_quotes, "@")
         whole = "" if found is None and self._unset_is_empty else found
         if whole is None:
-            return [("quoted", self.open(text))]
+            return [("quoted", self.left_open(text))]
         changed = self._changed("".join(part for _, part in self._scalar(whole, True)), sign, arguments, text)
         return [("quoted" if in_quotes else "expanded", changed)]
 
@@ -481,23 +485,23 @@ class Words:
         """The word of a default: in it quotes count, and outside of quotes it is split as an expansion is."""
         found = [atom for node in nodes for atom in self.atoms(node, in_quotes)]
         if not in_quotes and found and found[0][0] == "literal" and re.match(r"~(/|$)", found[0][1]):
-            found[0] = ("literal", self.open("$HOME") + found[0][1][1:])
+            found[0] = ("literal", self.left_open("$HOME") + found[0][1][1:])
         return found if in_quotes else [("expanded" if kind == "literal" else kind, text) for kind, text in found]
 
     def _special(self, sign: str, target: Node, text: str) -> str:
         found = self._found(target)
         if sign == "#" and found is not None:
             if isinstance(found, str):
-                return self.open(text) if is_open(found) else str(len(found))
+                return self.left_open(text) if is_open(found) else str(len(found))
             if any(ONLY in item for item in found):
-                return self.open(text)
+                return self.left_open(text)
             return str(len(found) if _is_array(target) else len(found[0]) if isinstance(found, list) and found else 0)
         if sign == "!" and isinstance(found, str) and not is_open(found):
             meant = self.value(found)
-            return meant if isinstance(meant, str) else self.open(text)
+            return meant if isinstance(meant, str) else self.left_open(text)
         if sign == "#" and target.type == "subscript":
             return "0"
-        return self.open(text)
+        return self.left_open(text)
 
     def _sliced(self, items: list[str], arguments: Sequence[Node]) -> list[str]:
         numbers = [node for node in arguments if node.is_named]
@@ -505,13 +509,13 @@ class Words:
             start = self.number_of(numbers[0])
             count = self.number_of(numbers[1]) if len(numbers) > 1 else len(items)
         except UndecidedError:
-            return [self.open("a part of an array")]
+            return [self.left_open("a part of an array")]
         return items[start : start + count] if start >= 0 else items[start:]
 
     def _changed(self, text: str, sign: str, arguments: Sequence[Node], source: str) -> str:
         """A text after `%`, `#`, `/`, `^`, `,` and `:`."""
         if is_open(text):
-            return self.open(source)
+            return self.left_open(source)
         if sign in ("^^", ",,", "^", ",") and not arguments:
             change = str.upper if sign[0] == "^" else str.lower
             return change(text) if len(sign) == 2 else change(text[:1]) + text[1:]
@@ -519,7 +523,7 @@ class Words:
             try:
                 numbers = [self.number_of(node) for node in arguments if node.is_named]
             except UndecidedError:
-                return self.open(source)
+                return self.left_open(source)
             start = numbers[0] if numbers else 0
             start = max(len(text) + start, 0) if start < 0 else start
             end = len(text) if len(numbers) < 2 else (start + numbers[1] if numbers[1] >= 0 else len(text) + numbers[1])
@@ -528,7 +532,7 @@ class Words:
         first = arguments[: slashes[0]] if slashes else arguments
         pattern = pattern_of([atom for node in first for atom in self.atoms(node)])
         if is_open(pattern) or len(text) > LONGEST_WORD // 10:
-            return self.open(source)
+            return self.left_open(source)
         if sign in ("%", "%%", "#", "##"):
             cuts = range(len(text) + 1)
             if sign[0] == "%":
@@ -542,7 +546,7 @@ class Words:
             body = translate(pattern)
             body = body[body.index(":") + 1 : body.rindex(")")] if body.startswith("(?s:") else body
             return re.sub(f"(?s:{body})", lambda _: into, text, count=1 if sign == "/" else 0)
-        return self.open(source)
+        return self.left_open(source)
 
     # Assignments
 
@@ -587,7 +591,7 @@ class Words:
 
     def _home(self, text: str, value: Node) -> str:
         tilde = value.type in ("word", "concatenation") and (text == "~" or text.startswith("~/"))
-        return self.open("$HOME") + text[1:] if tilde else text
+        return self.left_open("$HOME") + text[1:] if tilde else text
 
     def _assign_item(self, target: Node, value: Node | None, adds: bool) -> None:
         named = [child for child in target.children if child.is_named]
