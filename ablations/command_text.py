@@ -20,10 +20,10 @@ def command(name: str, *arguments: str) -> str:
     >>> print(command("report", "a=['b+c']").split(" ")[-1])
     "a=['b+c']"
     """
-    return " ".join(map(_word, [*command_words(name), *arguments]))
+    return " ".join(map(word, [*command_words(name), *arguments]))
 
 
-def _word(text: str) -> str:
+def word(text: str) -> str:
     """One word for a shell: in double quotes where it has single ones and nothing that those would let through."""
     return f'"{text}"' if "'" in text and not re.search(r'["$`\\!]', text) else shlex.quote(text)
 

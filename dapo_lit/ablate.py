@@ -76,6 +76,9 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[
     parser.add_argument("--data", help="problems and answers: JSONL, CSV, Parquet, a folder or a hub id")
     parser.add_argument("--reward", help="a rule of conf/reward (math, number, ...), or a function: module.function")
     parser.add_argument("--budget", help="of `all`: 90m, 2h, or minutes; default: half of the combinations, six seeds")
+    parser.add_argument(
+        "--as-given", action="store_true", help="the keys are a whole run, as `convert` prints it: nothing is proposed"
+    )
     parser.add_argument("--plan", action="store_true", help="say what a study takes and can show, and stop")
     parser.add_argument("--yes", action="store_true", help="start it without a question")
     add_json(parser)
@@ -85,7 +88,12 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[
         parser.error(f"{options.technique}: no such technique; {suggestion(options.technique, [*REGISTER, ALL])}")
     if not own_part and (options.option or options.on != "dapo"):
         parser.error(f"--option and --on go with a function of yours; {options.technique} is a technique")
-    if (options.model is None) != (options.data is None) or (options.model is None and not own_part):
+    if options.as_given:
+        if options.reward:  # a group of the run's here
+            own, options.reward = [f"reward={options.reward}", *own], None
+        if own_part or options.technique == ALL or options.model or options.data:
+            parser.error("--as-given goes with one technique, and with the keys of a run instead of --model and --data")
+    elif (options.model is None) != (options.data is None) or (options.model is None and not own_part):
         parser.error(f"{'--data' if options.model else '--model'} is needed: a model of yours and problems for it")
     if options.reward and options.data is None:
         parser.error("--reward goes with --model and --data")
@@ -110,16 +118,17 @@ def ablate(options: argparse.Namespace, own: list[str], typed: str, planned: lis
     Raises UserError: something is wrong, or the technique cannot act here.
     """
     check_overrides(own)
-    technique, arm = options.technique, Arm(DAPO - {options.technique}).name
+    technique, (base, on) = options.technique, base_run(options, own)
+    arm, treated_arm = Arm(on - {technique}).name, Arm(on | {technique}).name
     settings = [
-        "+experiment=hf", *proposed(options, own), *own, "+study=leave_one_out", f"study.name=ablate_{technique}",
-        f"study.arms=[{arm},{Arm(DAPO | {technique}).name}]", f"study.reference={arm}",
+        *base, "+study=leave_one_out", f"study.name=ablate_{technique}",
+        f"study.arms=[{arm},{treated_arm}]", f"study.reference={arm}",
     ]  # fmt: skip
     config, record = compose(*settings, f"study.arm='{arm}'"), REGISTER[technique]
     check_code(config)
     rows, acts = probe(technique, config, settings, 1)
     if acts:
-        treated = compose(*settings, f"study.arm='{Arm(DAPO | {technique}).name}'")
+        treated = compose(*settings, f"study.arm='{treated_arm}'")
         estimate = estimated(config, rows, treated)
         print("\n".join(cost(estimate)), flush=True)
         study = ["-m", *settings, "preflight=false"]
@@ -138,6 +147,15 @@ def ablate(options: argparse.Namespace, own: list[str], typed: str, planned: lis
     raise UserError(
         f"{reason}\nNor with {EPOCHS[-1]} times the epochs; a higher algorithm.optimizer.lr moves ratios too."
     )
+
+
+def base_run(options: argparse.Namespace, own: Sequence[str]) -> tuple[list[str], frozenset[str]]:
+    """The settings that the arms of a technique share, and the other techniques that are on in both."""
+    if not options.as_given:
+        return ["+experiment=hf", *proposed(options, own), *own], DAPO
+    switches = compose(*own).algorithm.techniques
+    on = frozenset(name for name in REGISTER if getattr(switches, name))
+    return [given for given in own if not given.startswith("algorithm.techniques.")], on
 
 
 def ablate_part(options: argparse.Namespace, own: list[str], planned: list[dict[str, Any]]) -> list[Start]:

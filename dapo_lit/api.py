@@ -10,12 +10,13 @@ can be interrupted. What the command prints is printed; a mistake is raised as `
 """
 
 import hashlib
+import inspect
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +26,7 @@ from ablations.command_text import setting
 from ablations.ending import STARTER
 from ablations.errors import UserError
 from ablations.texts import MB, json_tree, read_bytes
+from dapo_lit.reward_source import written
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,8 +34,11 @@ if TYPE_CHECKING:
 
 Data = Union[str, Path, Iterable[Mapping[str, Any]], "pd.DataFrame"]
 """A file, a hub id, or rows with `problem` and `answer`."""
-Reward = str | Callable[..., Any]
-"""A rule of conf/reward (`math`, `number`, ...), or a function in a module, or its dotted path."""
+Reward = str | Callable[..., Any] | Sequence[Callable[..., Any] | str]
+"""A rule of conf/reward (`math`, `number`, ...), a function (of a module, of the script, of a notebook's cell), or its
+dotted path. Of a list of functions, as TRL takes it, the first says what is correct, and all are added up."""
+CODE = "code"
+"""In the folder of runs: the sources of rewards that scripts and notebooks define."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +167,8 @@ def train(
     settings: Mapping[str, Any] | None = None,
     runs_dir: str | Path = "runs",
     quiet: bool = False,
+    reward_weights: Sequence[float] | None = None,
+    **unknown: Any,
 ) -> Run:
     """Trains one policy; `python -m dapo_lit.train +experiment=...`.
 
@@ -170,9 +177,12 @@ def train(
     steps: rollout steps (`budget.steps`). model: a folder or hub id. data, reward: problems and how answers are scored.
     settings: further keys and their values, `{"algorithm.optimizer.lr": 1e-4}`.
     quiet: nothing is printed.
+    reward_weights: of a list of rewards; None: 1 each.
 
-    Raises UserError: with the command's message.
+    Raises UserError: with the command's message; an argument of TRL's, with what it is called here.
     """
+    if unknown:
+        raise UserError(_elsewhere(*unknown))
     from dapo_lit.cli.command import compose
     from dapo_lit.cli.jobs import arm_of
 
@@ -185,12 +195,13 @@ def train(
     if data is not None:
         keys |= {"task.name": "file", "task.path": _file_of(data, Path(runs_dir))}
     if reward is not None:
-        given += [] if (path := _function(reward)) else [f"reward={reward}"]
-        keys |= {"reward.function": path} if path else {}
+        chosen, functions = _rewards(reward, Path(runs_dir) / CODE, reward_weights)
+        given += chosen
+        keys |= functions
     given += _settings(keys | dict(settings or {}))
     config = compose(*given)
     folder = config.folder(arm_of(config))
-    _command("train", *given, quiet=quiet)
+    _command("train", *given, quiet=quiet, code=Path(runs_dir) / CODE)
     return Run(folder)
 
 
@@ -238,8 +249,12 @@ def ablate(
     given = {"study_name": f"ablate_{technique}_{label}", "runs_dir": str(runs_dir)} | dict(settings or {})
     options = ["--model", str(model), "--data", file]
     if reward is not None:
-        options += ["--reward", _function(reward) or str(reward)]
-    _command("ablate", technique, *options, *overrides, *_settings(given), quiet=quiet)
+        chosen, functions = _rewards(reward, Path(runs_dir) / CODE, None)
+        options += ["--reward", functions.pop("reward.function", None) or chosen[0].removeprefix("reward=")]
+        given |= functions
+    _command(
+        "ablate", technique, *options, *overrides, *_settings(given), quiet=quiet, code=Path(runs_dir) / CODE
+    )  # fmt: skip
     folder = Path(runs_dir) / str(given["study_name"])
     return StudyResult(folder, folder / "report" / "report.html")
 
@@ -292,8 +307,11 @@ def _file_of(data: Data, runs_dir: Path) -> str:
     return str(file)
 
 
-def _function(reward: Reward) -> str | None:
-    """The dotted path of a function or another callable object; None for a rule's name."""
+def _function(reward: Callable[..., Any] | str, code: Path = Path("runs") / CODE) -> str | None:
+    """The dotted path of a function or another callable object; None for a rule's name.
+
+    code: the folder for the source of one that the script or a notebook's cell defines.
+    """
     if isinstance(reward, str):
         return reward if "." in reward else None
     # By identity: an object or a `partial` has no name of its own, and that of a function may mean another by now. Not
@@ -305,6 +323,8 @@ def _function(reward: Reward) -> str | None:
         for name, value in reversed(list(getattr(held, "__dict__", {}).items()))  # of several the first: its `def`
         if value is reward
     }
+    if not names and getattr(reward, "__module__", None) == "__main__" and inspect.isfunction(reward):
+        return written(reward, code)
     if names:
         defined_in = getattr(reward, "__module__", None)
         module = defined_in if defined_in in names else next(iter(names))
@@ -315,10 +335,56 @@ def _function(reward: Reward) -> str | None:
     )
 
 
-def _command(name: str, *arguments: str, incomplete: tuple[int, ...] = (), quiet: bool = False) -> None:
+def _rewards(reward: Reward, code: Path, weights: Sequence[float] | None) -> tuple[list[str], dict[str, Any]]:
+    """The choice of a rule, and the keys of functions.
+
+    Raises UserError: weights that are not those of a list, or a function that no worker can import.
+    """
+    if isinstance(reward, str) or callable(reward):
+        if weights is not None:
+            raise UserError("reward_weights: goes with a list of rewards")
+        path = _function(reward, code)
+        return ([], {"reward.function": path}) if path else ([f"reward={reward}"], {})
+    paths = [_function(one, code) for one in reward]
+    factors = list(weights) if weights is not None else [1.0] * len(paths)
+    if not paths or None in paths or len(factors) != len(paths):
+        raise UserError(
+            f"reward: a list of functions, with a weight each; it has {len(paths)}, and reward_weights {len(factors)}"
+        )
+    others = {str(path): float(factor) for path, factor in zip(paths[1:], factors[1:], strict=True)}
+    if len(paths) == 1 and factors == [1.0]:
+        return [], {"reward.function": paths[0]}
+    return [], {"reward.function": paths[0], "reward.weights": {"correctness": float(factors[0]), **others}}
+
+
+def _elsewhere(*names: str) -> str:
+    """What arguments are called here that TRL's trainer has."""
+    from dapo_lit.config.parsing import NONE, other_trainers
+
+    told = []
+    for name in names:
+        entry = other_trainers()["trl"].get(name)
+        if entry is None:
+            told.append(f"train() has no argument {name}; settings={{'key': value}} takes every key of a run")
+        elif isinstance(entry, str) and entry.startswith(NONE):
+            told.append(f"{name}: has no counterpart ({entry.removeprefix(NONE)})")
+        else:
+            key = entry if isinstance(entry, str) else entry["key"]
+            told.append(f"{name}: is settings={{'{key}': ...}} here")
+    return "; ".join(told)
+
+
+def _command(
+    name: str,
+    *arguments: str,
+    incomplete: tuple[int, ...] = (),
+    quiet: bool = False,
+    code: Path | None = None,
+) -> None:
     """Runs a command and prints what it prints. Raises UserError for its exit code 2, RuntimeError for another."""
     # What this process can import, the command's workers can as well: a reward next to the script or the notebook.
-    path = os.pathsep.join([os.getcwd(), *filter(None, sys.path)])
+    own = [str(code.resolve())] if code is not None and code.is_dir() else []
+    path = os.pathsep.join([os.getcwd(), *filter(None, sys.path), *own])
     plain = {"COLUMNS": "96", **os.environ}
     plain.pop("FORCE_COLOR", None)  # a notebook's kernel sets it
     process = subprocess.Popen(
@@ -336,7 +402,7 @@ def _command(name: str, *arguments: str, incomplete: tuple[int, ...] = (), quiet
             lines.append(line.rstrip("\n"))
             if not quiet and not line.startswith("error: "):
                 print(line, end="", flush=True)
-        code = process.wait()
+        ended = process.wait()
     except BaseException as error:  # whatever ends this call ends the command: nobody would know that it trains on
         # It may have the terminal's already, and counts one. Not a process group of its own: a closed terminal or a
         # kill of the caller's group would leave it running.
@@ -345,9 +411,9 @@ def _command(name: str, *arguments: str, incomplete: tuple[int, ...] = (), quiet
         if isinstance(error, KeyboardInterrupt):  # else it may be `print` that failed
             print(rest, end="", flush=True)
         raise
-    if code == 0 or code in incomplete:
+    if ended == 0 or ended in incomplete:
         return
     faults = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    if code == 2:
+    if ended == 2:
         raise UserError("; ".join(faults) or "\n".join(lines[-3:]))
-    raise RuntimeError("\n".join([f"dapo_lit.{name} ended with exit code {code}", *(faults or lines[-20:])]))
+    raise RuntimeError("\n".join([f"dapo_lit.{name} ended with exit code {ended}", *(faults or lines[-20:])]))

@@ -1,5 +1,6 @@
 """The commands as functions: the runs of the command line, and results as objects."""
 
+import ast
 import functools
 import inspect
 import json
@@ -248,3 +249,50 @@ def test_the_names_are_functions_and_modules_in_any_order_of_imports() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True"] * 5
     assert list(inspect.signature(train).parameters)[:4] == ["experiment", "overrides", "regime", "steps"]
+
+
+SCRIPT = """
+import re
+from math import floor as down
+from dapo_lit import api
+PATTERN, SCALE, BASE = re.compile(r"-?[0-9]+"), 2, {"right": 1.0}
+def last(text: str):
+    found = PATTERN.findall(text)
+    return found[-1] if found else None
+def correct(prompts, completions, answer, **columns):
+    return [BASE["right"] if last(text) == right else 0.0 for text, right in zip(completions, answer)]
+def short(completions, **columns):
+    return [float(down(len(text) / SCALE) < 9) for text in completions]
+print(api._rewards([correct, short], api.Path("code"), [1.0, 0.5])[1])
+"""
+
+
+def test_rewards_of_a_script_are_written_with_what_they_use_and_score_in_workers(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    said = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    keys = ast.literal_eval(said.stdout)
+    weights = keys["reward.weights"]
+    assert [*weights.values()] == [1.0, 0.5]
+    monkeypatch.syspath_prepend(tmp_path / "code")
+    problem = RewardProblem("p", "2 + 3?", "5")
+    for path, right in ((keys["reward.function"], [True, False]), ([*weights][1], [True, False])):
+        with Verifier(rule="numeric", extraction="number", function=path, workers=1) as made:
+            scores = made.score([(problem, "so it is 5"), (problem, "well, that may be 7, or so")])
+        assert [score.correct for score in scores] == right
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("api._rewards(lambda completions, **k: [], api.Path('c'), None)", "write it as `def`"),
+        ("api.train('hf', learning_rate=1e-6)", "settings={'algorithm.optimizer.lr': ...}"),
+        ("api.train('hf', frobnicate=1)", "no argument frobnicate"),
+        ("api._rewards([correct, short], api.Path('c'), [1.0])", "a weight each"),
+    ],
+)
+def test_what_cannot_be_given_from_python_is_said_in_one_line(tmp_path: Path, line: str, said: str) -> None:
+    (tmp_path / "script.py").write_text(
+        f"{SCRIPT}\ntry:\n    {line}\nexcept api.UserError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert said in done.stdout

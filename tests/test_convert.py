@@ -3,15 +3,21 @@
 tests/scripts_elsewhere has the scripts, each with its source and licence.
 """
 
+import json
 import shlex
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 from composition import tree_of
 
+from ablations.designs import Arm
 from dapo_lit import convert
+from dapo_lit.ablate import base_run, parse_arguments
+from dapo_lit.cli.command import compose
 from dapo_lit.cli.config_tree import resolved
+from dapo_lit.cli.study_launch import prepare, with_arm
 from dapo_lit.config import ConfigError
 from dapo_lit.config.identity import differences, identity, kinds
 from dapo_lit.config.parsing import NONE, STARTS, other_trainers
@@ -614,3 +620,121 @@ def test_a_script_that_stands_for_more_than_it_holds_is_read_or_refused_within_t
     assert time.process_time() - started < 2
     assert said in refusal
     assert "\n" not in refusal
+
+
+def typed(text: str, tmp_path: Path) -> list[list[str]]:
+    """The arguments of each command of the project's in lines for a shell, as bash passes them."""
+    (tmp_path / "python").write_text('#!/bin/bash\nprintf "%s\\n" "$@" END >> "$TYPED"\n')
+    (tmp_path / "python").chmod(0o755)
+    said = tmp_path / "typed.txt"
+    said.unlink(missing_ok=True)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "TYPED": str(said), "HOME": "/home/a b"}
+    subprocess.run(["bash", "-euc", text], env=environment, check=True)
+    return [block.split("\n") for block in said.read_text().removesuffix("\nEND\n").split("\nEND\n")]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "verl_dapo_qwen2_5_32b.sh",
+        "verl_gsm8k_lora.sh",
+        "python grpo.py --model_name_or_path m --dataset_name d.jsonl --max_steps 10 --epsilon_high 0.28",
+    ],
+)
+def test_the_last_lines_are_the_ablation_with_the_values_of_the_run(tmp_path, capsys, script):
+    given = shlex.split(script) if " " in script else [str(SCRIPTS / script)]
+    arguments, run = convert.run_of(conversion(given)[1].settings)
+    convert.main(given)
+    commands = typed(
+        capsys.readouterr().out.split("Its ablation, with the same values:")[1].partition("\n")[2], tmp_path
+    )
+    assert [words[1].removeprefix("dapo_lit.") for words in commands] == ["plan", "train", "ablate"]
+    plan, study, ablate = (words[2:] for words in commands)
+    assert study[0] == "-m"
+    _, sweep = prepare([*study, "study.pilot=true"])
+    techniques = {technique for technique, on in run["algorithm"]["techniques"].items() if on}
+    arms = {cell.arm for cell in sweep.cells}
+    assert arms == {Arm(frozenset(techniques)).name, *(Arm(frozenset(techniques - {t})).name for t in techniques)}
+    home = [argument.replace("$HOME", "/home/a b") for argument in arguments]
+    assert differences(science(plan_of(plan)), science(home)) == {}
+    cell = resolved(with_arm(tree_of([*study[1:-1], f"study.arm={Arm(frozenset(techniques)).name}"])))
+    # A study evaluates its last policy on more samples, and names itself.
+    assert differences(identity(cell), science(home)).keys() == {"evaluation.final_samples"}
+    options, own = parse_arguments(ablate)
+    base, on = base_run(options, own)
+    assert on == techniques
+    assert compose(*base, "+study=leave_one_out", "study.arm=dapo").task.path == run["task"]["path"].replace(
+        "$HOME", "/home/a b"
+    )
+
+
+def plan_of(arguments: list[str]) -> list[str]:
+    """Those of a plan that a training has too."""
+    return [argument for argument in arguments if not argument.startswith(("runs=", "hardware="))]
+
+
+PYTHON = """
+from datasets import load_dataset
+from transformers import AutoModelForCausalLM
+from trl import GRPOConfig, GRPOTrainer
+import my_rewards
+MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
+data = load_dataset("openai/gsm8k", "main", split="train").map(with_system_prompt)
+model = AutoModelForCausalLM.from_pretrained(MODEL, quantization_config=bits)
+args = GRPOConfig(max_steps=10, top_p=0.9, lr_scheduler_type="constant_with_warmup")
+args.num_generations = 16
+args.per_device_train_batch_size = 16
+if big:
+    args.beta = 0.1
+GRPOTrainer(model=model, args=args, reward_funcs=[my_rewards.f], train_dataset=data).train()
+"""
+
+
+@pytest.mark.parametrize("kind", ["script", "notebook"])
+def test_models_data_and_later_settings_of_a_python_script_are_followed(tmp_path, kind):
+    file = tmp_path / ("a.py" if kind == "script" else "a.ipynb")
+    cells = [{"cell_type": "markdown", "source": "GRPOConfig("}, {"cell_type": "code", "source": ["%pip x\n", PYTHON]}]
+    file.write_text(PYTHON if kind == "script" else json.dumps({"cells": cells}))
+    found, _ = of(file)
+    expected = {
+        "policy.path": "Qwen/Qwen2.5-0.5B-Instruct", "task.path": "openai/gsm8k:main", "budget.steps": 10,
+        "algorithm.samples_per_prompt": 16, "algorithm.optimizer.schedule": "constant",
+    }  # fmt: skip
+    assert expected.items() <= found.settings.items()
+    assert "with_system_prompt" not in found.settings
+    assert "map in line" in found.by_hand["train_dataset, its rows"]
+    assert "in a branch" in found.by_hand["beta"]
+    assert "4-bit weights are not supported" in found.without["quantization_config"]
+    assert found.without["top_p"].startswith("training samples the whole distribution")
+    assert "evaluation.top_p" not in found.settings
+
+
+OTHER_TRAINERS = {
+    "NeMo-RL": "uv run examples/run_grpo_math.py --config x.yaml grpo.num_prompts_per_step=4 policy.model_name=m",
+    "EasyR1": "python3 -m verl.trainer.main config=examples/config.yaml worker.actor.model.model_path=m data.x=1",
+    "open-instruct": "python open_instruct/grpo_fast.py --num_samples_per_prompt_rollout 8 --beta 0.0",
+    "OpenRLHF": "ray job submit -- python3 -m openrlhf.cli.train_ppo_ray --pretrain m --n_samples_per_prompt 8",
+    "prime-rl": "uv run rl @ configs/train.toml --wandb.project x",
+    "not in the table": "python x.py --beta 0.1 --a 1 --b 2 --c 3 --d 4",
+    "takes its settings from its command line": "a.py",
+}
+
+
+@pytest.mark.parametrize("said", OTHER_TRAINERS)
+def test_what_is_no_script_of_verl_or_trl_is_refused_by_name(tmp_path, capsys, said):
+    file = tmp_path / "a.py"
+    file.write_text("a, t = TrlParser((A, GRPOConfig)).parse_args_and_config()\nGRPOTrainer(model=a.model, args=t)\n")
+    text = OTHER_TRAINERS[said]
+    assert convert.main([str(file)] if text == "a.py" else [text]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_a_config_that_a_command_names_is_read_and_the_command_counts(tmp_path):
+    (tmp_path / "run.yaml").write_text("num_generations: 16\nepsilon_high: 0.28\nlearning_rate: 2e-5\n")
+    given = ["trl", "grpo", "--config", str(tmp_path / "run.yaml"), "--num_generations", "8", "--output_dir", "a#1"]
+    settings = conversion(given)[1].settings
+    assert (settings["algorithm.samples_per_prompt"], settings["algorithm.clip.high"]) == (8, 0.28)
+    assert settings["runs_dir"] == "a#1"
+    assert "is not here" in conversion([*given[:3], "gone.yaml", *given[4:]])[1].by_hand["--config"]

@@ -82,8 +82,12 @@ def read(options: argparse.Namespace) -> "Ledger":
         if options.system:
             return run_ledger.ledger_of_logs(options.system, options.ledgers, options.metric, options.reference)
         return run_ledger.ledger_of_study(options.ledgers, options.metric, options.reference)
-    from ablations.read.ledger import read_ledger
+    from ablations.read.ledger import is_ledger, read_ledger
 
+    if first.is_file() and not is_ledger(first):
+        from ablations.read import run_ledger
+
+        return run_ledger.ledger_of_logs("csv", options.ledgers, options.metric, options.reference)
     if len(options.ledgers) > 1:
         raise UserError(f"{options.ledgers[1]}: one file is one ledger; put all rows into one")
     if options.metric or options.reference:

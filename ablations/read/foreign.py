@@ -21,6 +21,11 @@ from ablations.texts import read_text, yaml_tree
 
 MAPS = Path(__file__).with_name("key_maps")
 NAMED = re.compile(r"(?P<arm>.*?)[-_. ]?seed[-_=]?(?P<seed>\d+)$")
+GUESSED = re.compile(
+    r"(?P<arm>.+?)[-_. ](?:seed|sd|s|run|rep|trial)[-_=]?(?P<seed>\d{1,9})(?P<rest>(?:[-_. ].*)?)", re.IGNORECASE
+)
+"""A name with a seed in its middle; what follows is part of the arm, but for a date."""
+DATE = re.compile(r"[-_. ]\d{4,14}(?=[-_. ]|$)")
 AVERAGED = re.compile(r"(__MIN|__MAX| - std| \(smoothed\))$", re.IGNORECASE)
 """Columns that W&B and TensorBoard export beside means over runs and smoothed curves."""
 LEAST_PAIRS = 6
@@ -69,11 +74,16 @@ def runs_of_logs(
         none = f"{', '.join(map(str, folders))}: no logs here; expected {', '.join(Log.KINDS)}"
         raise StudyError(one_line(left_out) or none)
     notes = [
+        *_guesses({cell: log for cell, (_, log) in runs.items()}),
+        *_alone([*runs]),
         *_settings({cell: log.settings for cell, (_, log) in runs.items()}),
         *_gaps([run for run, _ in runs.values()]),
     ]
     found = sorted({str(key) for run, _ in runs.values() for key in run.metrics.columns})
     wanted = [_ours(metric, keys)] if metric else ["rollout/accuracy", "rollout/reward"]
+    measured = [key for key in found if key not in (*AXES, "gradient_step")]
+    # A chart has one metric, and so has many a table.
+    wanted += measured if not metric and len(measured) == 1 else []
     primary = next((key for key in wanted if key in found), None)
     if primary is None:
         raise StudyError(
@@ -122,6 +132,9 @@ def _cells(log: Log, folder: Path) -> Iterator[tuple[str, int, pd.DataFrame]]:
         for (arm, seed), rows in log.rows.groupby(["arm", "seed"], sort=False):
             yield str(arm), int(str(seed)), rows.drop(columns=["arm", "seed"])
         return
+    if log.name and (cell := guessed(log.name)):
+        yield *cell, log.rows
+        return
     inner = log.file.relative_to(folder.parent).with_suffix("").parts if log.file != folder else (log.file.stem,)
     for at, part in reversed(list(enumerate([*inner, *([log.name] if log.name else [])]))):
         if match := NAMED.fullmatch(part):
@@ -129,7 +142,23 @@ def _cells(log: Log, folder: Path) -> Iterator[tuple[str, int, pd.DataFrame]]:
             if arm:
                 yield arm, int(match["seed"]), log.rows
                 return
-    raise StudyError(f"{log.file}: which arm and seed is it? Name its folder ARM/seed_3, or the run ARM_seed_3")
+    for part in reversed(inner):
+        if cell := guessed(part):
+            yield *cell, log.rows
+            return
+    raise StudyError(
+        f"{log.name or log.file}: which arm and seed is it? Name its folder ARM/seed_3, or the run ARM_seed_3"
+    )
+
+
+def guessed(name: str) -> tuple[str, int] | None:
+    """Arm and seed of a name with a seed in it.
+
+    >>> guessed("dapo_qwen7b_s0_0912"), guessed("grpo-seed3"), guessed("exp_seed_1_lr2"), guessed("checkpoints")
+    (('dapo_qwen7b', 0), ('grpo', 3), ('exp_lr2', 1), None)
+    """
+    found = GUESSED.fullmatch(name)
+    return (found["arm"] + DATE.sub("", found["rest"]), int(found["seed"])) if found else None
 
 
 def _ours(key: str, keys: Mapping[str, Any]) -> str:
@@ -193,6 +222,32 @@ def _settings(found: Mapping[tuple[str, int], Mapping[str, Any]]) -> list[str]:
     keys = sorted({key for _, settings in first.values() for key in settings if not FREE.search(key)})
     differing = [key for key in keys if len({repr(settings.get(key)) for _, settings in first.values()}) > 1]
     return [f"The arms differ in {', '.join(differing)}." if differing else "The arms have the same settings."]
+
+
+def _guesses(found: Mapping[tuple[str, int], Log]) -> list[str]:
+    """Which run was taken for which arm and seed, where neither its folder nor its columns say it as documented."""
+    notes = [f"{file}: {words}." for file, words in {(log.file, log.guess) for log in found.values() if log.guess}]
+    names = {cell: log.name or log.file.stem for cell, log in found.items() if "arm" not in log.rows}
+    unsure = [f"{name} is {arm}/seed_{seed}" for (arm, seed), name in names.items() if guessed(name)]
+    if unsure:
+        more = f" and {len(unsure) - MOST_NAMED} more" if len(unsure) > MOST_NAMED else ""
+        notes.append(f"By their names: {', '.join(unsure[:MOST_NAMED])}{more}.")
+    return notes
+
+
+MOST_NAMED = 12
+
+
+def _alone(cells: Sequence[tuple[str, int]]) -> list[str]:
+    """Runs that are in no pair, as no other arm has their seed, where other runs are paired."""
+    arms_of: dict[int, set[str]] = {}
+    for arm, seed in cells:
+        arms_of.setdefault(seed, set()).add(arm)
+    alone = [f"{arm}/seed_{seed}" for arm, seed in cells if len(arms_of[seed]) == 1]
+    if not alone or len(alone) == len(cells):
+        return []
+    more = f" and {len(alone) - MOST_NAMED} more" if len(alone) > MOST_NAMED else ""
+    return [f"In no pair, as no other arm has the seed: {', '.join(alone[:MOST_NAMED])}{more}."]
 
 
 def _gaps(runs: Sequence[Run]) -> list[str]:

@@ -24,6 +24,7 @@ from typing_extensions import TypedDict  # pydantic's until Python 3.12
 from ablations.border import LARGEST, MOST_COLUMNS, Number, checked, short
 from ablations.errors import UserError
 from ablations.read.counted import counted
+from ablations.read.separated import lines_of
 from ablations.texts import MB, json_tree, read_text
 
 MOST_ROWS = 100_000
@@ -137,7 +138,33 @@ def read_ledger(file: Path) -> Ledger:
         _add(change, pair, row, place)
     if not changes:
         raise LedgerError(f"{file}: has no rows")
+    for change in changes.values():
+        values = [
+            *change.treated,
+            *change.control,
+            *(value for pair in change.pairs for value in (pair.treated, pair.control)),
+        ]
+        if fault := two_units(values):
+            raise LedgerError(f"{file}: {short(change.name)} {fault}")
     return Ledger(str(file), kind, tuple(changes.values()), cost_unit="of the column cost" if priced else "runs")
+
+
+PERCENT = (30.0, 300.0)
+"""Between these a ratio of two scores is one of percent to a share."""
+
+
+def two_units(values: Sequence[float]) -> str:
+    """What is wrong with scores of which some are shares and some percent; empty: nothing.
+
+    >>> two_units([0.41, 0.39, 38.8, 41.2]), two_units([0.41, 1.0, 0.39]), two_units([0.0, 12.0, 31.0])
+    ('has 0.39 beside 38.8: shares and percent; give all in one unit', '', '')
+    """
+    shares, others = [v for v in values if 0 < v <= 1], [v for v in values if 1 < v <= 100]
+    if not shares or not others or len(shares) + len(others) < len([v for v in values if v]):
+        return ""
+    if all(PERCENT[0] <= other / share <= PERCENT[1] for share in shares for other in others):
+        return f"has {min(shares):g} beside {min(others):g}: shares and percent; give all in one unit"
+    return ""
 
 
 def _add(change: Change, pair: str | None, row: Mapping[str, Any], place: str) -> None:
@@ -185,9 +212,9 @@ def _json_rows(file: Path) -> Iterator[tuple[int, object]]:
 
 def _csv_rows(file: Path) -> Iterator[tuple[int, object]]:
     """Rows of a table with their lines; an empty cell is no value."""
-    reader = csv.reader(_text(file).splitlines())
     try:
-        header = [name.strip() for name in next(reader, [])]
+        lines = lines_of(_text(file))
+        header = [name.strip() for name in next(lines, (1, list[str]()))[1]]
         if lacking := [name for name in ("change", "with", "without") if name not in header]:
             raise LedgerError(
                 f"{file}, line 1: has no column {lacking[0]}; it has {short(', '.join(header) or 'none')}"
@@ -196,17 +223,25 @@ def _csv_rows(file: Path) -> Iterator[tuple[int, object]]:
             raise LedgerError(f"{file}, line 1: has the column {twice} twice")
         if len(header) > MOST_COLUMNS:
             raise LedgerError(f"{file}, line 1: has {len(header):,} columns; at most {MOST_COLUMNS:,} are read")
-        for cells in reader:
-            number = reader.line_num
+        for number, cells in lines:
             _check_length(file, number)
-            if not any(cell.strip() for cell in cells):
-                continue
             if len(cells) != len(header):
                 raise LedgerError(f"{file}, line {number}: has {len(cells)} values for {len(header)} columns")
             row: dict[str, Any] = {name: cell.strip() for name, cell in zip(header, cells, strict=True) if cell.strip()}
             yield number, {name: _number(value) if name in NUMBERS else value for name, value in row.items()}
     except csv.Error as error:
-        raise LedgerError(f"{file}, line {reader.line_num}: is no CSV ({error})") from None
+        raise LedgerError(f"{file}: is no CSV ({error})") from None
+
+
+def is_ledger(file: Path) -> bool:
+    """Whether a file has a ledger's columns; a table of results or a chart has others."""
+    if file.suffix in (".jsonl", ".ndjson"):
+        return True
+    try:
+        header = {name.strip() for name in next(lines_of(_text(file)), (1, list[str]()))[1]}
+    except csv.Error:
+        return True  # which says what is wrong with it
+    return "change" in header or {"with", "without"} <= header
 
 
 def _number(text: str) -> object:

@@ -1,7 +1,7 @@
-"""Logs of trainers as tables: JSON of the transformers Trainer, JSON lines, CSV, offline runs of W&B, TensorBoard."""
+"""Logs of trainers as tables: JSON of the transformers Trainer, JSON lines, tables and charts as CSV, printed lines,
+offline runs of W&B, TensorBoard."""
 
 import csv
-import io
 import math
 import re
 from collections import Counter
@@ -19,6 +19,7 @@ from typing_extensions import TypedDict  # pydantic's until Python 3.12
 from ablations.border import LARGEST, LARGEST_WHOLE, MOST_COLUMNS, MOST_STEPS, OPEN, checked, short
 from ablations.errors import DamagedError
 from ablations.read.run import StudyError
+from ablations.read.separated import lines_of
 from ablations.texts import MB, json_tree, opened, read_bytes, read_text
 
 MOST_BYTES, MOST_VALUES, MOST_ROWS = 64 * MB, 5_000_000, 200_000
@@ -29,13 +30,18 @@ MOST_BYTES, MOST_VALUES, MOST_ROWS = 64 * MB, 5_000_000, 200_000
 class Log:
     """One file, checked: every column has a name of its own and holds numbers, and every row has a step."""
 
-    KINDS: ClassVar = ("trainer_state.json", "metrics.jsonl", "*.jsonl", "*.csv", "*.wandb", "events.out.tfevents.*")
+    KINDS: ClassVar = (
+        "trainer_state.json", "metrics.jsonl", "*.jsonl", "*.csv", "*.tsv", "*.wandb", "events.out.tfevents.*", "*.log",
+        "*.out", "*.txt",
+    )  # fmt: skip
     file: Path
     rows: pd.DataFrame
     """A row for each time that something was logged, with `step`; a number that is not finite is infinite, one that was
     not logged NaN. `arm` and `seed` are text and whole numbers, where the log has both."""
     name: str = ""
     """The run's name in the file."""
+    guess: str = ""
+    """What was guessed of the file."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Flat; empty where the file has none."""
 
@@ -52,7 +58,7 @@ def logs_below(path: Path) -> tuple[list[Log], list[str]]:
     left_out: list[str] = []
     for file in [path] if path.is_file() else _files(path):
         try:
-            found.append(_read(file))
+            found += _read(file)
         except StudyError as reason:
             left_out.append(str(reason))
     return found, left_out
@@ -85,18 +91,22 @@ def _home(file: Path) -> Path:
     return file.parent.parent if file.parent.name.startswith("checkpoint-") else file.parent
 
 
-def _read(file: Path) -> Log:
-    """Raises StudyError in one line: the file, its line or entry, the field and what it must be."""
+def _read(file: Path) -> list[Log]:
+    """The logs in a file: one, or those of a chart of several runs.
+
+    Raises StudyError in one line: the file, its line or entry, the field and what it must be."""
     try:
         if file.name == "trainer_state.json":
-            return _trainer_state(file)
+            return [_trainer_state(file)]
         if file.suffix == ".jsonl":
-            return _json_lines(file)
-        if file.suffix == ".csv":
+            return [_json_lines(file)]
+        if file.suffix in (".csv", ".tsv"):
             return _csv(file)
         if file.suffix == ".wandb":
-            return _wandb(file)
-        return _tensorboard(file)
+            return [_wandb(file)]
+        if file.suffix in (".log", ".out", ".txt"):
+            return [_console(file)]
+        return [_tensorboard(file)]
     except OSError as error:
         raise StudyError(f"{file}: cannot be read ({error.strerror or error})") from None
 
@@ -143,30 +153,98 @@ STEPS = ("step", "Step", "_step", "global_step")
 """Names of the column with the step: the first of them that a table has; the others count the same in another way."""
 
 
-def _csv(file: Path) -> Log:
+ARMS = ("arm", "method", "algorithm", "variant", "config", "group", "model", "name", "run_name")
+SEEDS = ("seed", "random_seed", "trial", "rep", "replicate", "run")
+"""Columns of a table with several runs that say whose a row is: the first of them that it has."""
+
+
+def _csv(file: Path) -> list[Log]:
+    """A log of one run, a table with columns of arm and seed, or a chart of several runs as W&B exports it."""
     try:
-        reader = csv.reader(io.StringIO(read_text(file, MOST_BYTES, StudyError, encoding="utf-8-sig")))
-        header, *lines = list(reader) or [[]]
+        numbered = list(lines_of(read_text(file, MOST_BYTES, StudyError, encoding="utf-8-sig")))
     except csv.Error as error:
         raise StudyError(f"{file} cannot be read ({error})") from None
+    header = [name.strip() for name in numbered[0][1]] if numbered else []
     names = [name for name in header if name]  # a column without a name numbers the rows
     if twice := next((name for name, times in Counter(names).items() if times > 1), None):
         raise StudyError(f"{file}: has the column {twice} twice")
     if len(header) > MOST_COLUMNS:
         raise StudyError(f"{file}: has {len(header):,} columns; at most {MOST_COLUMNS:,} are read")
     step = next((name for name in STEPS if name in names), None)
-    if step is None:
-        raise StudyError(f"{file}: has no column step")
-    rows = []
-    for number, line in enumerate(lines, 2):
-        if len(line) != len(header) and line:
+    lowered = {name.lower(): name for name in names}
+    arm, seed = (next((lowered[one] for one in known if one in lowered), None) for known in (ARMS, SEEDS))
+    whose = {arm: "arm", seed: "seed"} if arm and seed else {}
+    if step is None and not whose:
+        raise StudyError(f"{file}: has no column step, and none of arm and seed; it has {short(', '.join(names))}")
+    rows: list[Row] = []
+    for number, line in numbered[1:]:
+        if len(line) != len(header):
             raise StudyError(f"{file}, line {number}: has {len(line)} values for {len(header)} columns")
-        row = {name: value for name, value in zip(header, line, strict=False) if name and value != ""}
-        if line:
-            rows.append({"step": row.get(step), **{k: v for k, v in row.items() if k not in STEPS}})
-    own = {"arm", "seed"} <= set(names)
-    table = _table(file, "row {}", rows, ("arm", "seed") if own else ())
-    return Log(file, table)
+        row: Row = {
+            whose.get(name, name): value for name, value in zip(header, line, strict=True) if name and value != ""
+        }
+        # A table of results has a row a run.
+        rows.append({"step": 1 if step is None else row.get(step), **{k: v for k, v in row.items() if k not in STEPS}})
+    if charted := [name for name in names if CHARTED.fullmatch(name)]:
+        return _chart(file, rows, charted)
+    told = f"arm is the column {arm}, seed the column {seed}" if whose and (arm, seed) != ("arm", "seed") else ""
+    return [Log(file, _table(file, "row {}", rows, ("arm", "seed") if whose else ()), guess=told)]
+
+
+CHARTED = re.compile(r"(?P<run>.+?) - (?P<metric>[^\s].*?)(?P<end>__MIN|__MAX)?")
+"""A column of a chart of several runs: the run, its metric, and what W&B adds to each."""
+
+
+def _chart(file: Path, rows: Sequence[Row], charted: Sequence[str]) -> list[Log]:
+    """One log a run. Raises StudyError: a line of the chart is a mean over runs."""
+    found: dict[str, list[Row]] = {}
+    for name in charted:
+        column = CHARTED.fullmatch(name)
+        assert column is not None
+        plain = f"{column['run']} - {column['metric']}"
+        if column["end"]:
+            if any(row.get(name) is not None and row.get(name) != row.get(plain) for row in rows):
+                raise StudyError(f"{file}: {plain} is a mean over runs or smoothed; export each run, as logged")
+            continue
+        if column["metric"] in STEPS:
+            continue
+        own = [{"step": row.get("step"), column["metric"]: row[name]} for row in rows if row.get(name) is not None]
+        found.setdefault(column["run"], []).extend(own)
+    return [Log(file, _table(file, f"{run}, row {{}}", own), run) for run, own in found.items() if own]
+
+
+STEP_LINE = re.compile(r"\bstep:(\d{1,12}) - (.+)")
+LONGEST_LINE = 100_000
+
+
+def _console(file: Path) -> Log:
+    """What a trainer printed: verl's `step:13 - critic/score/mean:0.31 - ...`, or the dictionaries of the transformers
+    Trainer, which have no step and are counted."""
+    rows: list[Row] = []
+    counted: list[Row] = []
+    for line in read_text(file, MOST_BYTES, StudyError, errors="replace").splitlines():
+        line = re.sub(r"\x1b\[[0-9;]*m", "", line[:LONGEST_LINE]).strip()
+        if found := STEP_LINE.search(line):
+            parts = (part.rpartition(":") for part in found[2].split(" - "))
+            values = {key.strip(): value.strip() for key, _, value in parts if key}
+            rows.append({"step": found[1], **{k: v for k, v in values.items() if _number(_plain(v)) is not None}})
+        elif line.startswith("{") and line.endswith("}") and "'" in line:
+            pairs = re.findall(r"'([^']{1,200})': '?([-+.\deE]+|nan|inf)'?", line)
+            if pairs:
+                counted.append({"step": len(counted) + 1, **dict(pairs)})
+    rows = [{k: v if k == "step" else _plain(v) for k, v in row.items()} for row in rows]
+    if not rows and not counted:
+        raise StudyError(f"{file}: has no lines of verl (step:13 - reward:0.3) and none of TRL ({{'loss': 0.1, ...}})")
+    # The dictionaries that a trainer prints at its end have no metrics of steps.
+    return Log(
+        file, _table(file, "printed line {}", rows or counted), guess="" if rows else "steps are printed lines, counted"
+    )
+
+
+def _plain(text: object) -> object:
+    """A number as numpy prints it, `np.float64(0.5)`, as text of a number."""
+    inner = re.fullmatch(r"np\.\w+\((.+)\)", text) if isinstance(text, str) else None
+    return inner[1] if inner else text
 
 
 def _table(file: Path, unit: str, rows: Sequence[Mapping[str, Any]], cell: tuple[str, ...] = ()) -> pd.DataFrame:
@@ -286,7 +364,7 @@ def _wandb(file: Path) -> Log:
     for row, whole in zip(named, rows, strict=True):
         row["step"] = whole["step"]
     settings = {key: value for key, value in settings.items() if key != "_wandb"}
-    return Log(file, _table(file, "row {} of its history", named), name, settings)
+    return Log(file, _table(file, "row {} of its history", named), name, settings=settings)
 
 
 def _items(items: Any, place: str) -> Row:

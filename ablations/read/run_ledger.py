@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ablations.errors import suggestion
 from ablations.read.foreign import runs_of_logs
-from ablations.read.ledger import RUNS_A_PAIR, Change, Ledger, Pair
+from ablations.read.ledger import RUNS_A_PAIR, Change, Ledger, Pair, two_units
 from ablations.read.outcomes import bases, primary_metric, scores
 from ablations.read.registration import Plan, read_plan
 from ablations.read.run import Run, StudyError
@@ -33,6 +33,12 @@ def ledger_of_logs(
     """The ledger of another trainer's logs. Raises StudyError as `ledger_of_study`."""
     listed, key, notes, left_out = runs_of_logs(system, folders, metric)
     found = _ledger(Runs(tuple(listed)), key, reference, ", ".join(map(str, folders)), system)
+    for change in found.changes:
+        values = [*change.treated, *change.control, *(v for pair in change.pairs for v in (pair.treated, pair.control))]
+        if fault := two_units(values):
+            raise StudyError(f"{found.source}: {key} of {change.name} and {found.reference} {fault}")
+    compared = ", ".join(change.name for change in found.changes)
+    notes = [f"Compared in {key}, on the last steps of each run: {compared} with {found.reference}.", *notes]
     return Ledger(**{**vars(found), "notes": (*notes, *(f"Left out: {reason}" for reason in left_out))})
 
 

@@ -34,7 +34,7 @@ from dapo_lit.data.templates import agreed_template
 from dapo_lit.engines.protocol import RolloutEngine, token_ids
 from dapo_lit.log import log
 from dapo_lit.policy.digests import local_folder, model_of, tokenizer_of
-from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer
+from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer, response_text
 from dapo_lit.policy.sharding import empty_model, load_shards
 from dapo_lit.ranks import SINGLE_PROCESS, Ranks
 from dapo_lit.rewards.references import other_reading
@@ -250,7 +250,7 @@ class RunComponents:
 
     def prompts(self, chosen: Sequence[Problem]) -> tuple[list[Prompt], int]:
         """Encodes the prompts, drops those above max_prompt_tokens, and returns how many were dropped."""
-        ids = self.template.encode_all([(p.problem, p.before) for p in chosen], self.tokenizer, self.day)
+        ids = self.template.encode_all([*map(self.template.asked, chosen)], self.tokenizer, self.day)
         encoded = [Prompt(problem, token_ids(own)) for problem, own in zip(chosen, ids, strict=True)]
         kept = [p for p in encoded if len(p.ids) <= self.config.task.max_prompt_tokens]
         if chosen and not kept:
@@ -261,4 +261,8 @@ class RunComponents:
         return kept, len(encoded) - len(kept)
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+        return response_text(ids, self._ends, self.tokenizer)
+
+    @cached_property
+    def _ends(self) -> tuple[int, ...]:
+        return eos_ids(self.policy, self.tokenizer)

@@ -102,20 +102,24 @@ def open_benchmark(
         together.
     day: the date in prompts whose chat template writes one; None: today.
     """
+    from dapo_lit.policy.load import end_of_turn, response_text  # loads torch
+
     problems = benchmark_problems(benchmark)
     verifier = Verifier(rule=benchmark.rule, extraction=benchmark.extraction, deadline_s=deadline_s, workers=workers)
     faults = [f"{p.id}: {fault}" for p in problems[:limit] if (fault := verifier.check_answer(p.answer))]
     if faults:
         raise DataError(f"benchmark.rule={benchmark.rule} cannot use {len(faults)} answers; the first: {faults[0]}")
     template = agreed_template(benchmark.template, benchmark.extraction, "benchmark.template", "benchmark.extraction")
-    ids = template.encode_all([(p.problem, p.before) for p in problems], tokenizer, day)
+    ids = template.encode_all([*map(template.asked, problems)], tokenizer, day)
     prompts = [Prompt(problem, token_ids(own)) for problem, own in zip(problems, ids, strict=True)]
     max_tokens, messages = response_limit(benchmark, prompts, policy)
+    listed = policy.eos_token_id if isinstance(policy.eos_token_id, list) else [policy.eos_token_id]
+    ends = [end for end in (*listed, tokenizer.eos_token_id, end_of_turn(tokenizer)) if isinstance(end, int)]
     return OpenBenchmark(
         settings=benchmark,
         prompts=prompts[:limit],
         sampling=Sampling(max_tokens, benchmark.temperature, benchmark.top_p, seed=seed),
-        decode=lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=True)),
+        decode=lambda ids: response_text(ids, ends, tokenizer),
         verifier=verifier,
         messages=messages,
     )

@@ -22,6 +22,8 @@ class Problem:
     """Further facts about the problem (number of terms, level, source)."""
     before: tuple[Mapping[str, str], ...] = ()
     """Chat messages before the statement, {role, content} each; of a data set whose prompts are chats."""
+    instruction: tuple[str, str] = ("", "")
+    """Text of the data set before and after the statement; in the prompt of a template that asks for nothing itself."""
 
     @property
     def stub(self) -> "Problem":

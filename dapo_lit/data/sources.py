@@ -8,8 +8,8 @@ The columns decide how a row is read:
     prompt, solution        the same, as in TRL's data; also `answer` or `ground_truth`
     prompt, reward_model    DAPO-Math-17k as published, with `extra_info.index` as the id of a row that has no `id`, and
                             verl's other data (AIME with every problem 32 times). 1.8 million rows, about 100 copies of
-                            each problem, all with the prompt template around the statement: it is taken off, and
-                            duplicates are dropped
+                            each problem, all with the prompt template around the statement: it is taken off (a
+                            template that asks for no form of the answer puts it back), and duplicates are dropped
 
 A problem may be a list of chat messages that ends with the user's. Of an answer with text and `####` before its end, as
 in GSM8K, the end is the answer (`1,080` becomes `1080`), and the text goes to `meta["worked_solution"]`.
@@ -157,7 +157,9 @@ def published_problems(
                 continue
             *before, last = prompt or [None]
             text = last.get("content") if isinstance(last, Mapping) else None
+            instruction = ("", "")
             if isinstance(text, str) and text.startswith(prefix) and text.endswith(suffix):
+                instruction = (prefix, suffix)
                 prompt = [*before, {**last, "content": text.removeprefix(prefix).removesuffix(suffix)}]
             info = dict(_part(row, "extra_info")) if row.fields.get("extra_info") is not None else {}
             index = info.pop("index", None)
@@ -173,6 +175,7 @@ def published_problems(
                 index=f"{checks.name}-{index}" if isinstance(index, int) else index,
                 number=len(problems),
                 meta={key: value for key, value in (others | info).items() if value is not None},
+                instruction=instruction,
             )
             problems.append(problem)
             if repeats:
@@ -199,6 +202,7 @@ def read_problem(
     meta: Mapping[str, object],
     index: object = None,
     needs: str = "`problem` and `answer`",
+    instruction: tuple[str, str] = ("", ""),
 ) -> Problem:
     """The one place where a row becomes a problem, whichever schema or `task.columns` says where its parts are.
 
@@ -228,6 +232,7 @@ def read_problem(
         id=checks.unique_id(row, index if identity is None else identity, number),
         meta=meta,
         before=before,
+        instruction=instruction,
     )
 
 

@@ -24,6 +24,7 @@ from typing_extensions import TypedDict
 from ablations.errors import UserError, suggestion
 from ablations.texts import read_text, yaml_tree
 from dapo_lit.chat_template import render_chats
+from dapo_lit.data.problem import Problem
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -97,6 +98,15 @@ class PromptTemplate:
                 )
             content = read_text(Path(str(shipped)))
         return _parse(name_or_path, content)
+
+    def asked(self, problem: Problem) -> tuple[str, Sequence[Mapping[str, str]]]:
+        """The statement as this template takes it, for `encode_all`, and the messages before it.
+
+        A template that asks for a form of the answer takes the place of the data set's own instruction; one that asks
+        for none leaves the instruction where it was, so that the policy reads what other trainers send.
+        """
+        before, after = problem.instruction if self.answer_format == "none" else ("", "")
+        return before + problem.problem + after, problem.before
 
     def render(self, problem_text: str) -> str | list[Mapping[str, str]]:
         """The prompt with the problem in place: text, or chat messages."""

@@ -233,6 +233,15 @@ def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple
     return tuple(sorted(found))
 
 
+def response_text(ids: Sequence[int], ends: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> str:
+    """The text of a response, without special tokens and without the token that ended it, which need not be special.
+
+    ends: tokens that end a response (`eos_ids`).
+    """
+    kept = list(ids[:-1] if len(ids) and int(ids[-1]) in ends else ids)
+    return str(tokenizer.decode(kept, skip_special_tokens=True))
+
+
 def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int | None:
     """The token that closes an assistant's message in the chat template: the first special one after its text, also one
     that only tokenizer.json calls special (as Llama 3 has `<|eot_id|>`), else the first that was added to the

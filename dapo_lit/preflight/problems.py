@@ -3,7 +3,7 @@ a response, and tries reward functions on a few: one that cannot score ends a ru
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import cycle
+from itertools import cycle, islice
 
 from ablations.errors import DataError
 from dapo_lit.config import ConfigError
@@ -221,8 +221,10 @@ def _batch_warnings(verifier: Verifier, pairs: Sequence[tuple[RewardProblem, str
     """
     if not verifier.functions or verifier.wants_groups or not pairs:
         return []
-    # Responses of growing length, so that a comparison with the rest of the batch shows.
-    chosen = [(problem, f"{'well, ' * n}{text}") for n, (problem, text) in zip(range(TRIED_TWICE), cycle(pairs))]
+    # Responses of growing length, two to a prompt in different batches, so that a comparison with the rest of the batch
+    # shows, and one with the rest of a prompt's group too.
+    half = [*islice(cycle(pairs), TRIED_TWICE // 2)]
+    chosen = [(problem, f"{'well, ' * n}{text}") for n, (problem, text) in enumerate([*half, *half])]
     backwards = [*range(len(chosen))][::-1]
     split = [backwards[:3], backwards[3:6], backwards[6:]]
     whole, *parts = verifier.score_batches([chosen, *([chosen[place] for place in part] for part in split)])

@@ -2,6 +2,7 @@
 before them. Shows the first. Refuses a tokenizer that does not belong to the model, and responses that could not end.
 """
 
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -97,6 +98,7 @@ def check_prompts(
         if kept == len(prompts):
             cure = "their rows differ in what the prompt does not show"
         warnings.append(f"{len(prompts):,} problems have only {distinct:,} distinct prompts; {cure}")
+    warnings += _two_forms(prompts, template, key)
     warnings += _lost_messages(prompts, dropped, template, key)
     warnings += _unread_ends(prompts, template, tokenizer, model, key)
     tokens = f"{min(lengths, default=0)} to {max(lengths, default=0)} tokens"
@@ -130,6 +132,35 @@ def _first_prompt(
         *lines,
         f"a response ends with {ends}, or at the limit; its reference answer is {answer!r}",
     )
+
+
+FORMS = {
+    '"Answer: ..."': r"\bAnswer:",
+    r"\boxed{}": r"\\boxed\b",
+    '"#### ..."': r"####",
+    "<answer> tags": r"<answer>",
+}
+"""Forms of an answer, and what a prompt that asks for them has in it."""
+
+
+def _two_forms(prompts: Sequence[Prompt], template: PromptTemplate, key: str) -> list[str]:
+    """A warning about prompts that ask for the answer in two forms, in the data, in the template or in both."""
+    rendered = template.render("")
+    own = rendered if isinstance(rendered, str) else "\n".join(message["content"] for message in rendered)
+    found: dict[tuple[str, ...], int] = {}
+    for prompt in prompts:
+        statement, before = template.asked(prompt.problem)
+        text = "\n".join([own, statement, *(message["content"] for message in before)])
+        forms = tuple(name for name, mark in FORMS.items() if re.search(mark, text))
+        if len(forms) > 1:
+            found[forms] = found.get(forms, 0) + 1
+    if sum(found.values()) <= REPEATED * len(prompts):
+        return []
+    forms = max(found, key=lambda forms: found[forms])
+    return [
+        f"{found[forms]:,} of {len(prompts):,} prompts ask for the answer in two forms, {' and '.join(forms)}, and a "
+        f"reward reads one; take one out of the data or choose another {key} ({key}=chat adds none)"
+    ]
 
 
 def _lost_messages(

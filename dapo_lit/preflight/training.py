@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import torch
 
+from ablations.errors import DataError
 from dapo_lit.build.components import RunComponents
 from dapo_lit.build.models import uses_gpu
 from dapo_lit.config import Config, ConfigError
@@ -107,10 +108,17 @@ def _check_problems(parts: RunComponents) -> Finding:
             "task.eval_path, or compare the arms on study.metric=rollout/accuracy"
         )
     parts.check_answers([*train, *heldout])
-    warnings = check_labels(train, None if parts.verifier.function else parts.verifier.equivalent)
+    unseen = unseen_columns(train) if parts.config.task.name == "file" else ()
+    try:
+        warnings = check_labels(train, None if parts.verifier.function else parts.verifier.equivalent)
+    except DataError as error:
+        # Problems that differ in what the prompt leaves out look like contradictions.
+        if unseen:
+            hint = "write them into the problem, if they are part of it"
+            raise DataError(f"{unseen[0]} ({hint}); {error}") from None
+        raise
     asked = parts.config.algorithm.num_prompts
     repeated = f", and a step has {asked} prompts, some several times" if len(train) < asked else ""
-    unseen = unseen_columns(train) if parts.config.task.name == "file" else ()
     words = f"{len(train):,} to train on{repeated}; the rule can use every reference answer"
     return Finding(words, warnings, unseen)
 

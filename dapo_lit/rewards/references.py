@@ -4,6 +4,8 @@ A whole solution in the column of answers, a reference of several lines under `a
 `numeric`: each is a question that no response answers, and the accuracy of a run has a ceiling that nothing shows.
 """
 
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -39,9 +41,32 @@ def _last_number(reference: str) -> str | None:
     return last if last == first_number(reference) or "\n" in reference or is_prose(reference) else None
 
 
+def _in_list(reference: str) -> str | None:
+    """The entry of a JSON list of one text, as Skywork-OR1 has its answers; `[5]` may be an interval or a matrix."""
+    if not re.fullmatch(r'\[\s*".{1,1000}"\s*\]', reference, re.DOTALL):
+        return None
+    try:
+        entries = json.loads(reference)
+    except ValueError:
+        return None
+    return entries[0].strip() or None if len(entries) == 1 and isinstance(entries[0], str) else None
+
+
+def _in_tags(reference: str) -> str | None:
+    found = re.fullmatch(r".*<answer>\s*(.{1,1000}?)\s*</answer>\s*", reference, re.DOTALL)
+    return found[1] if found else None
+
+
+def _content(reference: str) -> str | None:
+    """What a right response gives of a reference that has a form around its answer; None: it is bare."""
+    return _after_hashes(reference) or extract_boxed(reference) or _in_list(reference) or _in_tags(reference)
+
+
 READINGS: Mapping[str, Callable[[str], str | None]] = {
     "what follows its last ####": _after_hashes,
     "its last box": extract_boxed,
+    "the entry of its list": _in_list,
+    "what is in its tags": _in_tags,
     "its last number": _last_number,
 }
 """Where the answer of a reference that is a whole solution may be, the surest first."""
@@ -64,8 +89,8 @@ def unreachable(
 ) -> list[Unreachable]:
     """The references that are wrong when a response gives them in the task's format.
 
-    A reference with a box or `####` of its own that is another answer than the whole is one too: the response that is
-    right gives what is in the box.
+    A reference with a box, `####`, tags or a JSON list around its answer is one too where the whole is another answer:
+    the response that is right gives what is in the box.
 
     equivalent: decides the first pairs that need the symbolic comparison. They are few, as most references come back
         from the extraction as they went in; None: they are taken for right.
@@ -79,8 +104,8 @@ def unreachable(
             continue
         read = extract(FORMATS[extraction].format(reference), extraction)
         equal = decide(read, wanted, rule) if read is not None else False
-        if equal and ("####" in wanted or "boxed" in wanted):
-            read = _after_hashes(wanted) or extract_boxed(wanted) or read
+        if equal and (content := _content(wanted)):
+            read = content
             equal = decide(read, wanted, rule) if read is not None else False
         if equal is None and read is not None:
             undecided[index] = read, wanted

@@ -21,6 +21,13 @@ ANSWER_COLUMNS = ("answer", "solution", "ground_truth")
 """Names under which a function with TRL's signature finds the reference answer."""
 GROUPS = "groups"
 """The parameter by which a function asks for whole groups: a list of the positions of each group's completions."""
+NOT_GIVEN = {
+    "completion_ids": "it judges the text, and the length is of the text; give it a default",
+    "trainer_state": "a score may depend on its completion only, or no run could be repeated; give it a default",
+    "log_metric": "a metric of your own is logger.own_metrics (docs/metrics.md); give it a default, =None",
+    "log_extra": "the completions are in rollouts/ with every column; give it a default, =None",
+}
+"""Arguments that TRL gives a reward besides columns."""
 VERL, VERL_BATCH = ("solution_str", "ground_truth"), ("solution_strs", "ground_truths")
 OPENRLHF = ("queries", "prompts", "labels")
 CHAT_ERRORS = ("string indices must be integers", "'str' object has no attribute 'get'")
@@ -66,6 +73,9 @@ def adapted(function: Callable[..., Any], path: str) -> RewardFunction:
     elif names.issuperset(OPENRLHF):
         adapter = as_openrlhf_calls
     elif "problems" not in names and ("prompts" in names or [*parameters][:1] == ["completions"]):
+        for name, remedy in NOT_GIVEN.items():
+            if name in names and parameters[name].default is inspect.Parameter.empty:
+                raise SignatureError(f"{path}: TRL gives {name}, and a reward here does not get it: {remedy}")
         adapter = as_trl_calls
     if adapter is not None:
         return adapter(function, parameters)

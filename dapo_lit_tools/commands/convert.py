@@ -1,4 +1,4 @@
-"""Turns a run of verl's or TRL's into the command here, and says what does not come along.
+"""Turns a run of verl's or TRL's into the command here and into its ablation, and says what does not come along.
 
     dapo-lit convert run_dapo_qwen2.5_32b.sh        # verl: a script, or a YAML file of its config
     dapo-lit convert train.py                       # TRL: GRPOConfig(...) and GRPOTrainer(...) in Python
@@ -9,7 +9,6 @@ defaults is in the command where that differs from the default here. Exit codes:
 the command would be refused for other reasons than what is to be set by hand.
 """
 
-import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,10 +20,14 @@ from ablations.command_text import setting
 from ablations.errors import UserError
 from ablations.screen import on_screen
 from ablations.trainer import flatten
+from dapo_lit.config import ConfigError
 from dapo_lit.config.identity import put
 from dapo_lit.config.shipped import is_group
+from dapo_lit_tools.conversion.ablation import ablation
 from dapo_lit_tools.conversion.conversion import convert
 from dapo_lit_tools.conversion.converted import WANTED, Conversion
+from dapo_lit_tools.conversion.prompts import fit_prompt
+from dapo_lit_tools.conversion.shell_text import in_lines
 
 
 def conversion(script: Sequence[str]) -> tuple[str, Conversion]:
@@ -35,13 +38,23 @@ def conversion(script: Sequence[str]) -> tuple[str, Conversion]:
         system, settings = read_script(Path(script[0]))
     else:
         system, settings = command_settings(script[0] if len(script) == 1 else shlex.join(script), "the command line")
-    return system, convert(system, settings)
+    found, given = convert(system, settings), len(settings)
+    if given > 3 and len(found.unknown) > UNKNOWN * given:
+        raise ConfigError(
+            f"{len(found.unknown)} of {given} settings are not in the table of {system}'s keys ("
+            f"{', '.join(found.unknown[:5])}, ...): another trainer's script, or a version that is not known"
+        )
+    fit_prompt(system, found)
+    return system, found
 
 
-def arguments_of(settings: Mapping[str, Any]) -> tuple[list[str], str]:
-    """The arguments of `dapo-lit train`, without those that its groups have already; and why it would refuse them."""
+UNKNOWN = 0.5
+"""A larger share of settings that the table lacks is no conversion."""
+
+
+def run_of(settings: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
+    """The arguments of `dapo-lit train`, without those that its groups have already; and the config of that run."""
     from dapo_lit.cli.config_tree import composed_tree, resolved
-    from dapo_lit.config import ConfigError, parse
 
     groups = [setting(key, value) for key, value in settings.items() if is_group(key)]
     # Without interpolations, or a text of the script's could ask for variables of this environment.
@@ -51,18 +64,29 @@ def arguments_of(settings: Mapping[str, Any]) -> tuple[list[str], str]:
     kept = {key: value for key, value in keys.items() if key not in before or before[key] != value}
     for key, value in kept.items():
         put(tree, key, value)
-    try:
-        parse(tree)
-        fault = ""
-    except ConfigError as error:
-        fault = str(error)
     # Hydra fills an empty mapping with a plus only.
-    return [*groups, *("+" * (before.get(key) == {}) + setting(key, value) for key, value in kept.items())], fault
+    return [*groups, *("+" * (before.get(key) == {}) + setting(key, value) for key, value in kept.items())], tree
+
+
+def arguments_of(settings: Mapping[str, Any]) -> tuple[list[str], str]:
+    """The arguments of `dapo-lit train`, and why it would refuse them."""
+    arguments, run = run_of(settings)
+    return arguments, _fault(run)
+
+
+def _fault(run: Mapping[str, Any]) -> str:
+    from dapo_lit.config import parse
+
+    try:
+        parse(run)
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 def lines(system: str, found: Conversion, arguments: Sequence[str], fault: str) -> Iterator[str]:
     """What is printed: the command, and four lists."""
-    yield "\n".join(_command(arguments))
+    yield from in_lines("dapo-lit train", arguments)
     wanted = [key for key, word in WANTED.items() if found.settings.get(key) == word]
     by_hand = {key: f"the script does not say it; write it for {WANTED[key]}" for key in wanted}
     open_texts = [key for key, value in found.settings.items() if isinstance(value, str) and "$" in value]
@@ -77,27 +101,6 @@ def lines(system: str, found: Conversion, arguments: Sequence[str], fault: str) 
             yield f"  {', '.join(keys)}"
     if fault:
         yield f"\nThis command would be refused as it is: {fault}"
-
-
-def _command(arguments: Sequence[str]) -> Iterator[str]:
-    """A command for a shell, in lines that fit a page."""
-    line = "dapo-lit train"
-    for argument in map(_quoted, arguments):
-        if len(line) + len(argument) > 100:
-            yield line + " \\"
-            line = "   "
-        line += f" {argument}"
-    yield line
-
-
-VARIABLES = re.compile(r"([\w.]+)='((?:[\w./:-]|\$\w+)*)'")
-
-
-def _quoted(argument: str) -> str:
-    """An argument for a shell, which may fill in variables of a path and nothing else."""
-    # No character of it can start a command, so double quotes are as safe as single ones.
-    path = VARIABLES.fullmatch(argument)
-    return f'"{path[1]}={path[2]}"' if path else shlex.quote(argument)
 
 
 def _list(title: str, entries: Mapping[str, str]) -> Iterator[str]:
@@ -128,11 +131,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     script = words or parser.parse_args(given).script
     try:
         system, found = conversion(script)
-        written, fault = arguments_of(found.settings)
+        written, run = run_of(found.settings)
     except UserError as reason:
         print(f"error: {reason}", file=sys.stderr)
         return 2
+    fault = _fault(run)
     print("\n".join(lines(system, found, written, fault)))
+    if not fault:
+        print("\n".join(ablation(found.settings, run)))
     return 2 if fault else 0
 
 

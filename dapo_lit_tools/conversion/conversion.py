@@ -36,7 +36,9 @@ def convert(system: System, given: Mapping[str, Any]) -> Conversion:
     words: dict[str, Any] = dict(start["own"])
     origins: dict[str, list[str]] = {}
     for key, value in given.items():
-        if key.startswith("*"):
+        if isinstance(value, Said):
+            (found.notes if value.where == "notes" else found.by_hand)[key] = value.text
+        elif key.startswith("*"):
             found.by_hand[key] = "the settings in it could not be read; write them out as arguments"
         elif (word := word_of(key, table)) is None:
             found.unknown.append(key)
@@ -63,6 +65,14 @@ class Code:
     """A value that stands in a script as an expression, which is not evaluated."""
 
     text: str
+
+
+@dataclass(frozen=True)
+class Said:
+    """A remark on a place in a script instead of a value."""
+
+    text: str
+    where: Literal["by_hand", "notes"] = "by_hand"
 
 
 def word_of(key: str, table: Mapping[str, Any]) -> str | None:

@@ -68,6 +68,9 @@ BATCH = "per_device_train_batch_size"
 
 def trl_batches(found: Conversion, words: Mapping[str, Any]) -> None:
     """TRL counts completions: those of an update on one device, and the updates for which it samples at once."""
+    part, path = words.get("dataset_config"), found.settings.get("task.path")
+    if isinstance(part, str) and isinstance(path, str):
+        found.settings["task.path"] = f"{path}:{part}"
     accumulated = words["gradient_accumulation_steps"]
     # torchrun counts the processes of a machine, accelerate those of all.
     machines = words.get("nnodes", words.get("num_machines", 1))
@@ -127,6 +130,11 @@ def verl_batches(found: Conversion, words: Mapping[str, Any]) -> None:
         _put_devices(found, devices, nodes)
     else:
         found.by_hand["nnodes"] = "trainer.num_nodes, trainer.devices: the script computes them"
+    low = words.get("clip_ratio_low")
+    if words.get("loss_mode") == "cispo" and isinstance(low, (int, float)) and low > 1:
+        # A bound that no ratio reaches, which is how scripts turn it off.
+        found.settings["algorithm.clip.low"] = 1.0
+        found.by_hand = {key: said for key, said in found.by_hand.items() if not key.endswith("clip_ratio_low")}
     batches, size, sampled = words.get("max_num_gen_batches"), words["train_batch_size"], words.get("gen_batch_size")
     if not is_on(words.get("filter_groups.enable")):
         return

@@ -1,22 +1,23 @@
 """The settings in scripts of TRL and verl: command lines, YAML files and Python (foreign_python.py), read as text.
 
-Nothing is imported, run or expanded by a shell. Variables that a script sets to plain values are filled in, and its
-integer arithmetic is done; any other expression stays a `Code`.
+Nothing is imported or run: shell.py walks the tree of a shell script, foreign_python.py that of one in Python. What
+only a run could tell stays a `Code`.
 """
 
 import ast
-import operator
 import re
-import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ablations.texts import read_text, yaml_tree
+from ablations.texts import json_tree, read_text, yaml_tree
 from ablations.trainer import flatten
 from dapo_lit.config import ConfigError
-from dapo_lit_tools.conversion.conversion import Code, System
+from dapo_lit.config.parsing import other_trainers
+from dapo_lit_tools.conversion.conversion import Code, Said, System, word_of
 from dapo_lit_tools.conversion.foreign_python import Settings, plain, python_settings
+from dapo_lit_tools.conversion.shell import Command, Script, walk
+from dapo_lit_tools.conversion.shell_words import Words, is_open
 
 VERL_SECTIONS = (
     "actor_rollout_ref",
@@ -24,6 +25,7 @@ VERL_SECTIONS = (
     "critic",
     "custom_reward_function",
     "data",
+    "reward",
     "reward_model",
     "trainer",
 )
@@ -36,26 +38,149 @@ def read_script(file: Path) -> tuple[System, Settings]:
     Raises ConfigError: it cannot be read, or is of neither trainer.
     """
     try:
-        text = read_text(file, MOST_BYTES, ConfigError)
+        # Pictures in a notebook's outputs are not read any further.
+        text = read_text(file, 40 * MOST_BYTES if file.suffix == ".ipynb" else MOST_BYTES, ConfigError)
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read ({error.strerror or error})") from None
     if file.suffix == ".py":
         return "trl", python_settings(text, file)
+    if file.suffix == ".ipynb":
+        return "trl", python_settings(notebook_code(text, file), file)
+    if file.suffix == ".toml":
+        raise _of_another("prime-rl or another trainer with TOML files", file)
     if file.suffix in (".yaml", ".yml"):
         return yaml_settings(text, file)
     return command_settings(text, str(file))
 
 
+def notebook_code(text: str, place: Path) -> str:
+    """The code of a notebook's cells, without lines that are no Python (`%pip`, `!nvidia-smi`)."""
+    tree = json_tree(text, place, ConfigError)
+    cells = tree.get("cells") if isinstance(tree, dict) else None
+    if not isinstance(cells, list):
+        raise ConfigError(f"{place}: no notebook; it has no cells")
+    code: list[str] = []
+    for cell in cells:
+        if isinstance(cell, dict) and cell.get("cell_type") == "code":
+            source = cell.get("source", "")
+            lines = "".join(map(str, source)) if isinstance(source, list) else str(source)
+            if not lines.lstrip().startswith("%%"):
+                code += [line for line in lines.splitlines() if not re.match(r"\s*[%!?]", line)]
+    return "\n".join(code)
+
+
 def command_settings(text: str, place: str) -> tuple[System, Settings]:
     """The settings of a command line, or of a shell script with one."""
-    tokens = [*shell_tokens(text, place)]
-    overrides, flags = dict(_overrides(tokens)), dict(_flags(tokens))
-    if any(key.split(".")[0] in VERL_SECTIONS for key in overrides):
-        return "verl", overrides
-    if flags:
-        return "trl", flags
-    raise ConfigError(
-        f"{place}: no settings of verl (actor_rollout_ref.rollout.n=16) and none of TRL (--num_generations 16) in it"
+    script, words = walk(text, place)
+    runs: dict[System, list[tuple[Command, Settings]]] = {"verl": [], "trl": []}
+    for command in script.commands:
+        refuse_others(words.shown(" ".join(command.words)), place)
+        overrides, flags = dict(_overrides(command.words, words)), dict(_flags(command.words, words))
+        # A line that starts with a setting is one of its own: the command before it has ended.
+        if any(key.split(".")[0] in VERL_SECTIONS for key in overrides) and not OVERRIDE.fullmatch(command.words[0]):
+            runs["verl"].append((command, flags_of_hydra(flags) | overrides))
+        elif flags and starts_python(command.words):
+            runs["trl"].append((command, flags))
+    found = runs["verl"] or sorted(runs["trl"], key=lambda run: -_known(run[1]))
+    if not found or (not runs["verl"] and not _known(found[0][1])):
+        raise ConfigError(
+            f"{place}: no settings of verl (actor_rollout_ref.rollout.n=16) and none of TRL (--num_generations 16) "
+            "in it"
+        )
+    system: System = "verl" if runs["verl"] else "trl"
+    command, settings = found[0]
+    if system == "trl":
+        settings = with_config(settings, place)
+    return system, settings | remarks(script, command, [other.line for other, _ in runs[system] if other != command])
+
+
+def remarks(script: Script, command: Command, others: Sequence[int]) -> Settings:
+    """What the shell has to do with the settings, by the lines of the script."""
+    said: Settings = {}
+    if command.branch:
+        said[f"line {command.line}"] = Said(
+            f"the command runs in a branch that the script does not decide: {command.branch}"
+        )
+    if others:
+        lines = ", ".join(map(str, sorted({*others})[:5]))
+        said["further runs"] = Said(f"this is the first; the commands in line {lines} are not converted")
+    for line in script.unread:
+        said[f"line {line}"] = Said("cannot be read as bash; look whether a setting is in it")
+    for stray in script.commands:
+        if OVERRIDE.fullmatch(stray.words[0]):
+            said[f"line {stray.line}"] = Said(
+                "starts with a setting, as the command above has ended (a comment, or a blank after a backslash): bash "
+                "does not pass what follows, and neither does this command"
+            )
+    for condition, line in script.by_default.items():
+        said[f"line {line}"] = Said(f"decided by a default: {condition}; another value takes another branch", "notes")
+    return said
+
+
+def starts_python(words: Sequence[str]) -> bool:
+    """Whether a command starts a script in Python, or TRL's own command."""
+    return any(word.endswith(".py") or Path(word).name in ("python", "python3", "trl", "torchrun") for word in words)
+
+
+def _known(settings: Settings) -> int:
+    table = other_trainers()["trl"]
+    return sum(word_of(key, table) is not None for key in settings)
+
+
+def flags_of_hydra(flags: Settings) -> Settings:
+    """A config by its name, which a script of verl's may start from."""
+    name = flags.get("config_name")
+    return (
+        {}
+        if name is None
+        else {"--config-name": Said(f"the script starts from its config {name}, whose values are not in this command")}
+    )
+
+
+def with_config(settings: Settings, place: str) -> Settings:
+    """The settings of the file that `--config` names, and over them those of the command."""
+    if not isinstance(name := settings.pop("config", None), str):
+        return settings
+    folder = Path(place).parent if Path(place).suffix else Path()
+    for file in (folder / name, Path(name)):
+        try:
+            text = read_text(file, MOST_BYTES, ConfigError)
+        except OSError:
+            continue
+        system, inner = yaml_settings(text, file)
+        return inner | settings if system == "trl" else settings
+    return settings | {"--config": Said(f"{name} is not here, so none of its settings are in this command")}
+
+
+OTHERS = {
+    "NeMo-RL": r"run_(grpo|dapo)\w*\.py .*\b(grpo|loss_fn|cluster)\.|nemo_rl|grpo\.num_prompts_per_step",
+    "EasyR1": r"\bworker\.(actor|rollout|reward)\.",
+    "open-instruct": r"open_instruct|--num_samples_per_prompt_rollout|--dataset_mixer_list",
+    "OpenRLHF": r"openrlhf|--micro_rollout_batch_size|--n_samples_per_prompt\b.*--pretrain",
+    "prime-rl": r"prime[_-]rl|\brl @ \S+\.toml",
+    "SkyRL": r"skyrl|trainer\.algorithm\.advantage_estimator",
+    "slime": r"--rollout-batch-size .*--n-samples-per-prompt|--n-samples-per-prompt .*--rollout-batch-size",
+    "ms-swift": r"\bswift (rlhf|sft)\b",
+}
+"""Other trainers, by what only their commands have."""
+SECTIONS_OF_OTHERS = {
+    "NeMo-RL": {"grpo", "policy", "cluster"}, "EasyR1": {"worker", "data", "algorithm"}, "prime-rl": {"orchestrator"},
+    "SkyRL": {"generator", "trainer", "environment"},
+}  # fmt: skip
+"""Top sections of their configs, by which a file is theirs."""
+
+
+def refuse_others(text: str, place: object) -> None:
+    """Raises ConfigError for the command of a trainer that is not in the table."""
+    for name, mark in OTHERS.items():
+        if re.search(mark, text):
+            raise _of_another(name, place)
+
+
+def _of_another(name: str, place: object) -> ConfigError:
+    return ConfigError(
+        f"{place}: is of {name}, whose settings are not in the table; scripts of verl and TRL are read. Write the "
+        "command by hand: docs/configuration.md has every key, docs/coming_from.md the words of two trainers"
     )
 
 
@@ -64,6 +189,9 @@ def yaml_settings(text: str, place: Path) -> tuple[System, Settings]:
     tree = yaml_tree(text, place, ConfigError)
     if not isinstance(tree, dict) or not tree:
         raise ConfigError(f"{place}: no mapping of keys to values")
+    for name, sections in SECTIONS_OF_OTHERS.items():
+        if sections <= tree.keys():
+            raise _of_another(name, place)
     # Names of keys may be numbers in YAML.
     if any(key in tree for key in VERL_SECTIONS):
         flat = {key: _scalar(value) for key, value in flatten(_texts(tree)).items()}
@@ -84,143 +212,51 @@ def _reference(flat: Settings, value: Any) -> Any:
     return Code(value) if meant is None or (isinstance(meant, str) and "${" in meant) else meant
 
 
-ASSIGNMENT = re.compile(r"\s*(?:export\s+)?(\w+)=(.*)", re.DOTALL)
-VARIABLE = re.compile(r"\$\{(\w+)(?::?-((?:[^${}]|\$(?!\{))*))?\}|\$(\w+)")
 MOST_BYTES = 250_000
 """Of a script; the longest of verl's examples has 10,000."""
-LONGEST_LINE = 50_000
-"""Characters of a line with what its variables stand for."""
-MOST_FILLED = 1_000_000
-"""Characters that the variables of a script stand for, in all its lines."""
-LONGEST_ARITHMETIC = 200
 LONGEST_NUMBER = 40
 """Characters of a number; a longer one is a text."""
-
-
-def shell_tokens(text: str, place: str) -> Iterator[str]:
-    """The words of a shell script as the shell would give them to its commands, in order.
-
-    Of assignments, defaults (`${X:-8}`) and `$(( ))` with integers the values are filled in; `$HOME` and the like, of
-    which the script does not say the value, stay as they are.
-    """
-    variables: dict[str, str] = {}
-    left = MOST_FILLED
-    for line in re.sub(r"\\\r?\n", " ", text).splitlines():
-        filled, used = _filled_in(line, variables)
-        left -= used
-        if len(filled) > LONGEST_LINE or left < 0:
-            raise ConfigError(
-                f"{place}: a line has more than {LONGEST_LINE:,} characters, or its variables stand for more than "
-                f"{MOST_FILLED:,}, which is no script"
-            )
-        try:
-            words = shlex.split(filled, comments=True)
-        except ValueError:
-            # A quotation over several lines: a here-document, or a text of awk.
-            words = filled.split()
-        assigned = ASSIGNMENT.match(words[-1] if words and words[0] == "export" else words[0]) if words else None
-        if assigned and len(words) <= 2 and "." not in assigned[1]:
-            variables[assigned[1]] = assigned[2]
-        yield from words
-
-
-def _filled_in(line: str, variables: Mapping[str, str]) -> tuple[str, int]:
-    """A line with what its variables and `$(( ))` stand for, up to a length above LONGEST_LINE; and the characters that
-    were filled in."""
-    filled = 0
-
-    def value(match: re.Match[str]) -> str:
-        nonlocal filled
-        name, fallback = match[1] or match[3], match[2]
-        # Without braces where nothing is known of it, or it would keep a default around it from being read.
-        text = variables.get(name, f"${name}" if fallback is None else fallback.strip("\"'"))
-        filled += len(text)
-        return text if filled <= MOST_FILLED else ""
-
-    # From the inside out: a default may hold another variable. Twelve are more than scripts nest.
-    for _ in range(12):
-        if len(line) > LONGEST_LINE:
-            return line, filled
-        before, line = line, VARIABLE.sub(value, line)
-        if line == before:
-            break
-    while (start := line.find("$((")) >= 0 and (end := _closing(line, start + 1)) > 0:
-        number = arithmetic(line[start + 3 : end - 1], variables)
-        line = f"{line[:start]}{'$[' + line[start + 3 : end - 1] + ']' if number is None else number}{line[end + 1 :]}"
-    return line, filled
-
-
-def _closing(line: str, start: int) -> int:
-    """The place of the bracket that closes the one at `start`; -1 if none does within LONGEST_ARITHMETIC."""
-    depth = 0
-    for place in range(start, min(len(line), start + LONGEST_ARITHMETIC)):
-        depth += {"(": 1, ")": -1}.get(line[place], 0)
-        if depth == 0:
-            return place
-    return -1
-
-
-OPERATORS = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv,
-    ast.Mod: operator.mod,
-}  # fmt: skip
-
-
-def arithmetic(text: str, variables: Mapping[str, str]) -> int | None:
-    """What `$((text))` is in a shell: integers of 64 bits, + - * / % and variables; None for anything else.
-
-    >>> arithmetic("(prompt + 1024) * 2", {"prompt": "2048"}), arithmetic("9 ** 9", {})
-    (6144, None)
-    """
-
-    def of(node: ast.AST) -> int:
-        match node:
-            case ast.BinOp() if type(node.op) in OPERATORS:
-                number = int(OPERATORS[type(node.op)](of(node.left), of(node.right)))
-            case ast.UnaryOp(op=ast.USub()):
-                number = -of(node.operand)
-            case ast.Constant(value=int(number)):
-                pass
-            case ast.Name(id=name):
-                number = int(variables[name])
-            case _:
-                raise ValueError
-        if abs(number) >= 2**63:  # a shell's would wrap around
-            raise ValueError
-        return number
-
-    try:
-        return of(ast.parse(text.strip().replace("$", ""), mode="eval").body)
-    except (ValueError, KeyError, SyntaxError, ZeroDivisionError, RecursionError, MemoryError):
-        return None
-
-
 OVERRIDE = re.compile(r"[+~]{0,2}((?:\w+\.)+\w+)=(.*)", re.DOTALL)
 
 
-def _overrides(tokens: list[str]) -> Iterator[tuple[str, Any]]:
+def _overrides(tokens: Sequence[str], words: Words) -> Iterator[tuple[str, Any]]:
     """Hydra's `section.key=value`."""
     for token in tokens:
-        if match := OVERRIDE.fullmatch(token):
-            yield match[1], _scalar(match[2])
+        key, equals, value = token.partition("=")
+        conditions = words.conditions(key)
+        if equals and is_open(words.without_conditions(key)):
+            yield f"*{words.shown(token)[:LONGEST_NUMBER]}", Code(words.shown(token))
+        elif equals and (match := OVERRIDE.fullmatch(words.shown(token))):
+            yield match[1], _open_value(value, words, conditions)
 
 
-def _flags(tokens: list[str]) -> Iterator[tuple[str, Any]]:
+def _open_value(text: str, words: Words, conditions: Sequence[str] = ()) -> Any:
+    """A value, or what the script has in the place of one that only a run could tell."""
+    if conditions or words.conditions(text):
+        return Code(", ".join([words.shown(text), *conditions, *words.conditions(text)]))
+    if not is_open(text):
+        return _scalar(text)
+    # Variables stay for the shell to which the command is given.
+    shown = re.sub(r"\$\{(\w+)\}", r"$\1", words.shown(text))
+    return shown if re.fullmatch(r"(?:[\w./:~-]|\$\w+)+", shown) else Code(shown)
+
+
+def _flags(tokens: Sequence[str], words: Words) -> Iterator[tuple[str, Any]]:
     """`--key value`, `--key=value`, `--key` for true, and `--key a b` for a list."""
-    name, values = "", list[str]()
+    name, values, held = "", list[str](), list[str]()
     for token in [*tokens, "--"]:
-        if token.startswith("--"):
+        conditions = words.conditions(token)
+        if words.without_conditions(token).startswith("--") or token.endswith(".py"):
             if name:
-                given = [_scalar(value) for value in values]
+                given = [_open_value(value, words, held) for value in values]
                 yield name, True if not given else given[0] if len(given) == 1 else given
-            key, equals, value = token.removeprefix("--").partition("=")
-            name, values = key.replace("-", "_"), [value] if equals else []
-        # The script's own name ends the flags of what starts it.
-        elif token.endswith(".py") or token in ("&&", ";", "|"):
-            if name:
-                given = [_scalar(value) for value in values]
-                yield name, True if not given else given[0] if len(given) == 1 else given
-            name, values = "", []
+            key, equals, value = words.without_conditions(token).removeprefix("--").partition("=")
+            # The script's own name ends the flags of what starts it.
+            name, values = (
+                "" if token.endswith(".py") else words.shown(key).replace("-", "_"),
+                [value] if equals else [],
+            )
+            held = conditions
         elif name:
             values.append(token.rstrip(","))
 

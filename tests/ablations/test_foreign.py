@@ -161,7 +161,7 @@ def test_the_largest_seed_of_a_log_is_read_back_and_a_larger_one_is_refused(tmp_
         ({"step": [1], "rollout/reward": [1.0], "rollout/reward__MAX": [1.0]}, "x/seed_0", "__MAX"),
         ({"step": [1], "rollout/reward": [1.0]}, "x", "runs.csv"),
         ({"rollout/reward": [1.0]}, "x/seed_0", "step"),
-        ({"step": [1], "score": [1.0]}, "x/seed_0", "score"),
+        ({"step": [1], "score": [1.0], "length": [9.0]}, "x/seed_0", "length, score"),
         ({"arm": ["x", "x"], "seed": [1, 1], "step": [1, 1], "rollout/reward": [1.0, 2.0]}, "x", "step 1"),
     ],
     ids=["a mean over runs", "no arm and seed", "no step", "no known metric", "a step twice"],

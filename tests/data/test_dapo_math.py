@@ -36,8 +36,22 @@ def test_the_template_is_stripped_and_repeated_rows_are_read_once(tmp_path):
     path = write_parquet(tmp_path / "train.parquet", rows * 100)
     problems, selection = load_with_selection(path, "train")
     others = {"data_source": "math_dapo", "ability": "MATH"}
-    assert problems == [Problem("u-1", "What is 2 + 3?", "5", others), Problem("u-2", "What is 4 * 2?", "8", others)]
+    around = DAPO.around_problem()
+    assert problems == [
+        Problem("u-1", "What is 2 + 3?", "5", others, instruction=around),
+        Problem("u-2", "What is 4 * 2?", "8", others, instruction=around),
+    ]
     assert selection.counts == {"duplicates": {"rows": 200, "repeated": 198, "restated": 0, "conflicting": 0}}
+
+
+@pytest.mark.parametrize("name", ["chat", "dapo", "boxed"])
+def test_a_template_that_asks_for_nothing_keeps_the_instruction_of_the_data_and_others_replace_it(tmp_path, name):
+    path, template = write_parquet(tmp_path / "d.parquet", [published("2 + 3?", "5", "u")]), PromptTemplate.load(name)
+    ((problem,), _) = load_with_selection(path, "train")
+    statement, before = template.asked(problem)
+    # verl sends the messages as they are in the file.
+    sent = published("2 + 3?", "5", "u")["prompt"]
+    assert template.chat(statement, before) == (sent if name != "boxed" else template.render("2 + 3?"))
 
 
 def test_the_marked_duplicates_and_conflicts_of_the_real_set_are_found_and_no_others(data_file):

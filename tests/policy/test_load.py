@@ -9,7 +9,7 @@ from tiny_policy import TINY
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from dapo_lit.policy.base import character_tokenizer, random_model
-from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer, save_policy
+from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer, response_text, save_policy
 from dapo_lit.policy.sharding import empty_model
 
 ARCHITECTURE = TINY | {"hidden_size": 32, "intermediate_size": 64}
@@ -128,3 +128,12 @@ def test_code_in_a_model_folder_is_refused_and_nobody_is_asked_whether_it_may_ru
     with pytest.raises(OSError, match="never run"):
         load(tmp_path / "m")
     assert not (tmp_path / "ran").exists()
+
+
+def test_the_token_that_ends_a_response_is_no_part_of_its_text_special_or_not(tokenizer):
+    ends = [1, tokenizer.convert_tokens_to_ids("z")]  # the second as an added end of turn that is not special
+    ids = tokenizer("abz")["input_ids"]
+    assert response_text(ids, ends, tokenizer) == "ab"
+    assert response_text(ids[:2], ends, tokenizer) == "ab"
+    assert response_text([*tokenizer("za")["input_ids"], 1], ends, tokenizer) == "za"  # inside it stays
+    assert response_text([], ends, tokenizer) == ""

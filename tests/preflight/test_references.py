@@ -9,10 +9,14 @@ import pytest
 from dapo_lit.build.components import RunComponents
 from dapo_lit.data.problem import Problem
 from dapo_lit.data.rows import DataError
+from dapo_lit.data.templates import PromptTemplate
+from dapo_lit.engines.protocol import token_ids
 from dapo_lit.preflight.problems import check_references, unseen_columns
+from dapo_lit.preflight.prompts import _two_forms
 from dapo_lit.preflight.training import check_run
 from dapo_lit.rewards.references import other_reading, unreachable
 from dapo_lit.rewards.verifier import Verifier
+from dapo_lit.rollout.records import Prompt
 
 SOLUTION = "3 + 4 = 7, so there are\nseven of them. #### 7"
 
@@ -146,3 +150,36 @@ def test_columns_of_text_that_reach_neither_prompt_nor_reference_are_named():
 def test_the_columns_are_named_on_the_screen(printed):
     named = [row | {"hint": f"like {n}"} for n, row in enumerate(rows("1", "2"))]
     assert "    columns that the policy does not see: hint\n" in printed(named)
+
+
+def test_columns_that_make_problems_differ_are_named_before_their_contradictions(printed):
+    bodies = [{"problem": "2+2=", "answer": str(n), "body": f"Ann has {n} apples."} for n in range(3)]
+    with pytest.raises(DataError, match=r"^columns that the policy does not see: body .*with different answers"):
+        printed(bodies)
+
+
+@pytest.mark.parametrize(
+    ("reference", "content"),
+    [
+        ('["5"]', "5"),
+        ("<answer>5</answer>", "5"),
+        (r"so \boxed{5}", None),
+        ("[5]", None),
+        ('["5", "6"]', None),
+        ("5", None),
+    ],
+)
+def test_a_form_around_a_reference_is_found_where_a_right_response_gives_its_content(reference, content):
+    lost = unreachable([reference], "sympy", "auto")
+    assert [each.read for each in lost] == ([content] if content else [])
+
+
+def test_prompts_that_ask_for_two_forms_are_warned_of():
+    template = PromptTemplate(
+        "both", "answer_line", messages=({"role": "user", "content": "{problem} End: Answer: x"},)
+    )
+    asking = [Prompt(Problem(str(n), rf"{n}+1? Write \boxed{{}}.", "5"), token_ids([2])) for n in range(3)]
+    (warning,) = _two_forms(asking, template, "task.template")
+    assert warning.startswith('3 of 3 prompts ask for the answer in two forms, "Answer: ..." and \\boxed{}')
+    bare = [Prompt(Problem("a", "1+1?", "2"), token_ids([2]))]
+    assert _two_forms(bare, template, "task.template") == []

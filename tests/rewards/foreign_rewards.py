@@ -99,3 +99,9 @@ def longest_of_some_groups(problems, completions, groups):
     """No group of two of the four questions is mixed, so that a step has more groups under way than it needs."""
     found = longest_of_group(problems, completions, groups)
     return found if problems[0].id[-1] in "01" else [False] * len(completions)
+
+
+def shortest_of_prompt(prompts, completions, answer, **columns):
+    """TRL's signature, and a comparison with the other completions of a prompt that are in the call."""
+    shortest = {p: min(len(c) for q, c in zip(prompts, completions, strict=True) if p == q) for p in prompts}
+    return [float(a in c and len(c) == shortest[p]) for p, c, a in zip(prompts, completions, answer, strict=True)]

@@ -121,7 +121,10 @@ def test_a_group_whose_function_fails_has_no_verdict_as_a_whole():
     assert [score.missing for score in scores] == [True, True, False]
 
 
-@pytest.mark.parametrize(("name", "warned"), [("longest", True), ("longest_of_group", False), ("own_async", False)])
+@pytest.mark.parametrize(
+    ("name", "warned"),
+    [("longest", True), ("shortest_of_prompt", True), ("longest_of_group", False), ("own_async", False)],
+)
 def test_scores_that_depend_on_their_batch_are_warned_of_unless_whole_groups_are_asked_for(
     compose, capsys, name, warned
 ):

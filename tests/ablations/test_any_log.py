@@ -1,0 +1,108 @@
+"""Logs as people have them: charts, tables of results, printed lines, names of their own; and scores in two units."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ablations.commands import decide
+from ablations.read.foreign import guessed, runs_of_logs
+from ablations.read.run import StudyError
+
+RUNS = {("dapo", 0): 0.45, ("dapo", 1): 0.46, ("dapo", 2): 0.47, ("grpo", 0): 0.40, ("grpo", 1): 0.41}
+
+
+def chart(spread: float = 0.0) -> str:
+    names = [f"{arm}-seed{seed} - val/acc{end}" for arm, seed in RUNS for end in ("", "__MIN", "__MAX")]
+    lines = [",".join(f'"{name}"' for name in ["Step", *names])]
+    for step in (10, 20):
+        cells = [str(value + step / 1000 + change * spread) for value in RUNS.values() for change in (0, -1, 1)]
+        lines.append(",".join([str(step), *cells]))
+    return "\n".join(lines)
+
+
+def verl_lines(value: float) -> str:
+    line = (
+        "\x1b[36m(TaskRunner pid=1)\x1b[0m step:{} - actor/grad_norm:0.5 - critic/score/mean:np.float64({}) - "
+        "response_length/mean:9 - note:x"
+    )
+    return "starting\n" + "\n".join(line.format(step, value + step / 100) for step in (1, 2, 3))
+
+
+def trl_lines(value: float) -> str:
+    rows = [{"loss": 0.1, "reward": value, "completions/mean_length": 30.0, "epoch": 0.1 * n} for n in range(3)]
+    return "\n".join([*map(str, rows), "done"])
+
+
+FILES = {
+    "chart.csv": chart(),
+    "results.csv": "Method,seed,aime24\n" + "".join(f"{arm},{seed},{value}\n" for (arm, seed), value in RUNS.items()),
+    "tabs.tsv": "arm\tseed\taime24\n" + "".join(f"{arm}\t{seed}\t{value}\n" for (arm, seed), value in RUNS.items()),
+    "semicolons.csv": "algorithm;run;aime24\n"
+    + "".join(f"{arm};{seed};{str(value).replace('.', ',')}\n" for (arm, seed), value in RUNS.items()),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_with_all_runs_gives_each_its_arm_and_seed_and_names_the_one_in_no_pair(tmp_path: Path, name: str):
+    (tmp_path / name).write_text(FILES[name])
+    runs, primary, notes, left_out = runs_of_logs("csv", [tmp_path / name], None)
+    assert {(run.arm, run.seed) for run in runs} == {*RUNS}
+    assert {(run.arm, run.seed): run.series(primary).iloc[-1] for run in runs} == pytest.approx(
+        {cell: value + (0.02 if name == "chart.csv" else 0) for cell, value in RUNS.items()}
+    )
+    assert any("In no pair" in note and "dapo/seed_2" in note for note in notes)
+    assert left_out == []
+
+
+@pytest.mark.parametrize(("system", "lines"), [("verl", verl_lines), ("trl", trl_lines)])
+def test_what_a_trainer_printed_is_read_by_the_names_of_its_files(tmp_path: Path, system, lines):
+    for (arm, seed), value in RUNS.items():
+        (tmp_path / f"{arm}_qwen7b_s{seed}_0912.log").write_text(lines(value))
+    runs, primary, notes, _ = runs_of_logs(system, [tmp_path], None)
+    assert {(run.arm, run.seed) for run in runs} == {(f"{arm}_qwen7b", seed) for arm, seed in RUNS}
+    assert primary == "rollout/reward"
+    assert all(len(run.metrics) == 3 for run in runs)
+    assert any(note.startswith("By their names: ") for note in notes)
+
+
+def test_a_line_of_a_chart_that_is_a_mean_over_runs_is_refused(tmp_path: Path):
+    (tmp_path / "chart.csv").write_text(chart(spread=0.01))
+    with pytest.raises(StudyError, match="mean over runs"):
+        runs_of_logs("csv", [tmp_path / "chart.csv"], None)
+
+
+@pytest.mark.parametrize("name", ["dapo", "step_100", "checkpoint-12", "qwen7b"])
+def test_a_name_without_a_seed_is_not_guessed(name: str):
+    assert guessed(name) is None
+
+
+def decided(tmp_path: Path, capsys, text: str, name: str = "ledger.csv") -> tuple[int, str]:
+    (tmp_path / name).write_text(text)
+    code = decide.main([str(tmp_path / name), "--json"])
+    shown = capsys.readouterr()
+    return code, shown.err if code == 2 else shown.out
+
+
+@pytest.mark.parametrize("sign", [",", "\t", ";"])
+def test_a_ledger_may_be_separated_by_any_of_three_signs(tmp_path: Path, capsys, sign: str):
+    rows = [["change", "pair", "with", "without"], *(["clip", str(n), f"0.4{n}", f"0.3{n}"] for n in range(6))]
+    text = "\n".join(sign.join(cell.replace(".", ",") if sign == ";" else cell for cell in row) for row in rows)
+    code, out = decided(tmp_path, capsys, text)
+    assert code == 0
+    assert json.loads(out)["changes"][0]["difference"] == pytest.approx(0.1)
+
+
+def test_shares_and_percent_in_one_ledger_are_refused_and_scores_that_only_look_so_are_not(tmp_path: Path, capsys):
+    code, said = decided(tmp_path, capsys, "change,pair,with,without\nc,0,41.2,0.401\nc,1,38.8,0.390\nc,2,0.41,0.39\n")
+    assert code == 2
+    assert "percent" in said
+    code, _ = decided(tmp_path, capsys, "change,pair,with,without\nc,0,0.9,1.4\nc,1,1.2,0.8\n")
+    assert code != 2
+
+
+def test_a_table_of_results_is_decided_and_says_what_was_compared(tmp_path: Path, capsys):
+    _, out = decided(tmp_path, capsys, FILES["results.csv"], "results.csv")
+    answer = json.loads(out)
+    assert [change["change"] for change in answer["changes"]] == ["grpo"]
+    assert answer["notes"][0].startswith("Compared in aime24")

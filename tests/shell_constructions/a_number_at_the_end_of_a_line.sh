@@ -1,0 +1,2 @@
+true -9
+python3 a=1

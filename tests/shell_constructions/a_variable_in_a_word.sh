@@ -1,0 +1,1 @@
+D=x; python3 a=b/c-$D/e-${D}_f $D.g
