@@ -12,7 +12,7 @@ from dapo_lit.config.commands import Benchmark, EvaluateConfig, ExportConfig
 from dapo_lit.config.run import Config
 from dapo_lit.config.sections import Section, section_of
 
-WHOLE: dict[str, type[Section]] = {"config": Config, "experiment": Config, "regime": Config, "studies": Config}
+WHOLE: dict[str, type[Section]] = {"config": Config, "experiment": Config, "regime": Config, "study": Config}
 """Files and groups whose keys are those of a whole run."""
 OTHER: dict[str, type[Section]] = {"evaluate": EvaluateConfig, "export": ExportConfig, "benchmark": Benchmark}
 
@@ -21,16 +21,7 @@ def schemas() -> dict[str, dict[str, Any]]:
     """Name of a file or folder in conf/ -> its schema; the command adds those of plan."""
     groups = {name: section for name, field in Config.model_fields.items() if (section := section_of(field.annotation))}
     own = {name: groups[name] for name in ("algorithm", "logger", "policy", "reward", "rollout", "task", "trainer")}
-    found = {name: schema_of(section) for name, section in (WHOLE | OTHER | own).items()}
-    # An entry of the file is a study, which has the keys of a run.
-    found["studies"] = {
-        "$schema": found["config"]["$schema"],
-        "type": "object",
-        "additionalProperties": {key: value for key, value in found["config"].items() if key != "$schema"}
-        | {"$defs": {}},
-        "$defs": found["config"]["$defs"],
-    }
-    return found
+    return {name: schema_of(section) for name, section in (WHOLE | OTHER | own).items()}
 
 
 def schema_of(section: type[Section]) -> dict[str, Any]:

@@ -31,10 +31,10 @@ from tiny_policy import TINY
 from ablations.commands import advise, decide, report, status
 from ablations.designs import Arm
 from ablations.errors import UserError
-from ablations.files.layout import CONFIG, METRICS, RECORD
+from ablations.files.layout import CELLS, CONFIG, METRICS, RECORD
 from ablations.files.manifest import MANIFEST, sum_of, write_manifest
-from ablations.read.packed_cells import CELLS, SAMPLES, pack, read_packed
 from ablations.read.packed_cells import METRICS as TABLE
+from ablations.read.packed_cells import SAMPLES, pack, read_packed
 from ablations.read.registration import FILE
 from ablations.read.runs import load
 from ablations.techniques import DAPO

@@ -40,7 +40,6 @@ WITHOUT = {
     "ablations/files/atomic.py": "os.open of a folder, to force its names to disk",
     "ablations/screen.py": "os.open and open of the null device, for what nobody reads",
     "dapo_lit/cli/workers.py": "os.open of a log, to write it",
-    "dapo_lit/config/shipped.py": "OmegaConf.load of the package's own studies.yaml",
     "dapo_lit/rewards/supervisor_process.py": "read_text of /proc, about its own workers",
 }
 """Files that may open others, and what they open."""

@@ -13,7 +13,7 @@ from dapo_lit.config.shipped import config_folder
 
 MADE = schema.every_schema()
 FILES = [
-    (file.parent.name if file.parent != config_folder() else file.stem, file)
+    (file.relative_to(config_folder()).with_suffix("").parts[0], file)
     for file in sorted(config_folder().rglob("*.yaml"))
 ]
 
@@ -32,10 +32,6 @@ def test_a_schema_is_one(name):
     Draft202012Validator.check_schema(MADE[name])
 
 
-def study(tree: dict) -> dict:
-    return {"mine": tree}
-
-
 @pytest.mark.parametrize(
     ("name", "tree"),
     [
@@ -48,8 +44,8 @@ def study(tree: dict) -> dict:
         ("experiment", {"bugdet": {"steps": 3}}),
         ("experiment", {"algorithm": {"optimizer": {"betas": [0.9]}}}),
         ("regime", {"regime": {"name": "mine", "stesp": 8}}),
-        ("studies", study({"study": {"alhpa": 0.05}})),
-        ("studies", study({"studdy": {}})),
+        ("study", {"study": {"alhpa": 0.05}}),
+        ("study", {"studdy": {}}),
         ("benchmark", {"rule": "exact"}),
         ("plan", {"workload": {"keep_frac": 2}}),
         ("evaluate", {"samples": 3}),

@@ -1,4 +1,4 @@
-"""Arms of the studies in conf/studies.yaml compose and differ from their reference in declared keys only."""
+"""Arms of the studies in conf/study/ compose and differ from their reference in declared keys only."""
 
 import pytest
 from composition import tree_of
@@ -7,7 +7,7 @@ from ablations.trainer import flatten
 from dapo_lit.cli.config_tree import resolved
 from dapo_lit.cli.study_launch import check_arms, study_design, with_values
 from dapo_lit.config import parse
-from dapo_lit.config.shipped import known_choices
+from dapo_lit.config.shipped import group_file, known_choices
 
 STUDIES = [name for name in known_choices("study") if name not in ("calibrate", "fork")]
 
@@ -24,3 +24,9 @@ def test_composed_arms_differ_from_their_reference_in_declared_keys_only(name):
         differing = {key for key in keys if keys[key] != reference_keys[key]} - {"study.arm"}
         assert differing <= study.declared
         assert bool(differing) == (arm is not reference)
+
+
+def test_a_study_is_named_as_its_file_and_built_on_what_all_share():
+    files = {name: group_file("study", name) for name in known_choices("study")}
+    assert {name: file["study"]["name"] for name, file in files.items()} == {name: name for name in files}
+    assert [name for name, file in files.items() if "shared/default" not in file["defaults"]] == []

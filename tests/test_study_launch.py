@@ -143,7 +143,7 @@ def test_the_launch_commits_the_plan_where_it_is_asked_to(tmp_path, monkeypatch)
 
 def test_a_study_of_uncommitted_code_is_refused_and_a_pilot_of_it_registers_no_comparison(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dapo_lit.cli.study_launch.uncommitted", lambda: ["dapo_lit/train.py", "conf/studies.yaml"])
+    monkeypatch.setattr("dapo_lit.cli.study_launch.uncommitted", lambda: ["dapo_lit/train.py", "conf/task/gsm8k.yaml"])
     study = ["-m", "+study=kl_null", "+regime=joint"]
     with pytest.raises(ConfigError, match=r"dapo_lit/train\.py and 1 more.*study\.pilot=true"):
         prepare(study)

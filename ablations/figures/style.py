@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
@@ -20,9 +20,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 from numpy.typing import ArrayLike
 
-from ablations.compare.contrasts import Contrast
 from ablations.designs import arm_in_words
 from ablations.techniques import DAPO, REGISTER
+
+if TYPE_CHECKING:  # a run's page has no contrasts
+    from ablations.compare.contrasts import Contrast
 
 PETROFF6 = ("#5790fc", "#f89c20", "#e42536", "#964a8b", "#9c9ca1", "#7a21dd")
 INK, FAINT, PAPER = "#1c1c1e", "#8a8a8f", "#ffffff"
@@ -120,24 +122,24 @@ def looks(arms: Sequence[str]) -> dict[str, Look]:
     return {arm: chosen[arm] for arm in arms}
 
 
-def contrast_looks(found: Sequence[Contrast]) -> dict[str, Look]:
+def contrast_looks(found: "Sequence[Contrast]") -> dict[str, Look]:
     """A look for each comparison by its label: that of its technique, or the next one."""
     return {c.label: technique_look(c.technique) if c.technique else numbered(i) for i, c in enumerate(found)}
 
 
-def contrast_name(contrast: Contrast) -> str:
+def contrast_name(contrast: "Contrast") -> str:
     """A comparison's name in legends and tables: the technique's label, else the comparison's own."""
     if contrast.technique is None:
         return short(contrast.label)
     return REGISTER[contrast.technique].label + " (added)" * _is_added(contrast)
 
 
-def family_name(contrast: Contrast) -> str:
+def family_name(contrast: "Contrast") -> str:
     """The family of a comparison in tables: of a technique that is not part of DAPO, what was done."""
     return contrast.family.replace("left out of", "added to") if _is_added(contrast) else contrast.family
 
 
-def _is_added(contrast: Contrast) -> bool:
+def _is_added(contrast: "Contrast") -> bool:
     """True for a technique that the arm around DAPO has and DAPO has not; its family keeps the name it is registered
     by."""
     return contrast.technique not in (None, *DAPO) and contrast.family.startswith("left out of DAPO")

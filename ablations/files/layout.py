@@ -16,6 +16,8 @@ TABLES = ("rollouts/", "eval/")
 RECORD, CONFIG, METRICS, HEARTBEAT, DONE = "run.json", "config.yaml", "metrics.jsonl", "heartbeat", "DONE.json"
 CHECKPOINTS, ROLLOUTS, EVALUATIONS, REPLAYS = "checkpoints", "rollouts", "eval", "replay"
 """Folders."""
+CELLS = "cells.parquet"
+"""The finished runs of a study, packed into a folder (read/packed_cells.py)."""
 
 
 def is_run(folder: Path) -> bool:

@@ -28,13 +28,14 @@ from ablations.border import (
 )
 from ablations.errors import DamagedError
 from ablations.files.atomic import replacing
+from ablations.files.layout import CELLS
 from ablations.files.manifest import MANIFEST, sum_of, write_manifest
 from ablations.files.record import check_config, checked_record
 from ablations.files.tables import read_table, write_arrow
 from ablations.read.run import AXES, SAMPLE_KINDS, Run, StudyError
 from ablations.texts import json_tree
 
-CELLS, METRICS, SAMPLES = "cells.parquet", "metrics.parquet", "samples.parquet"
+METRICS, SAMPLES = "metrics.parquet", "samples.parquet"
 CELL_KINDS = {"arm": TEXT, "seed": WHOLE}
 CELL = [*CELL_KINDS]
 MOST_VALUES = 100_000

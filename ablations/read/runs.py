@@ -19,15 +19,13 @@ import pandas as pd
 
 from ablations.designs import in_order
 from ablations.errors import DamagedError, one_line
-from ablations.files.layout import CONFIG, RECORD, TABLES, is_run
+from ablations.files.layout import CELLS, CONFIG, RECORD, TABLES, is_run
 from ablations.files.manifest import MANIFEST, RESTORE
 from ablations.files.metrics_file import read_metrics
 from ablations.files.record import check_config, read_config, read_record
 from ablations.files.run_manifest import lost_files
 from ablations.files.tables import read_table
 from ablations.inputs import in_words, unexplained
-from ablations.read.packed_cells import CELLS, read_packed
-from ablations.read.registration import last_plan
 from ablations.read.run import USABLE, Run, StudyError
 from ablations.techniques import REGISTER, Technique
 from ablations.texts import read_text
@@ -162,6 +160,10 @@ def load(*paths: str | Path) -> Runs:
 
     A cell found twice with one config hash is read once, from the first folder.
     """
+    # Here, because the page of a run that trains needs the classes only.
+    from ablations.read.packed_cells import read_packed
+    from ablations.read.registration import last_plan
+
     found: dict[tuple[str, str, int], Run] = {}
     unreadable: dict[str, str] = {}
     homes: set[Path] = set()

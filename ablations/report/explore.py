@@ -4,12 +4,11 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scipy import stats
 
 from ablations.border import is_share
-from ablations.compare.contrasts import Contrast
 from ablations.errors import DamagedError
 from ablations.figures.style import Look, contrast_looks, contrast_name, looks, short
 from ablations.files.tables import read_table
@@ -17,6 +16,9 @@ from ablations.metrics import METRICS
 from ablations.read.outcomes import WORDS, bases, in_words, unit
 from ablations.read.run import AXES
 from ablations.read.runs import Run, Runs
+
+if TYPE_CHECKING:  # a run's page has no contrasts
+    from ablations.compare.contrasts import Contrast
 
 FILES, FILE_BYTES, CHARACTERS, RESPONSE = 300, 50_000_000, 30_000, 4_000
 """A page takes so many files of completions, none larger, and so many characters of each file and each response."""
@@ -33,7 +35,7 @@ COLUMNS = (
 def exploration(
     runs: Runs,
     metric: str,
-    found: Sequence[Contrast] = (),
+    found: "Sequence[Contrast]" = (),
     family: str | None = None,
     live: bool = False,
     characters: int | None = None,

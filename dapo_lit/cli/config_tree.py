@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import hydra
-from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -15,22 +14,7 @@ from ablations.errors import one_line
 from dapo_lit.cli.overrides import INSTEAD, WITH_ARGUMENTS, choices_as_text, secret_of, study_last
 from dapo_lit.config import ConfigError, Section, config_folder, is_free, parse_as
 from dapo_lit.config.parsing import Schema, typed_faults
-from dapo_lit.config.sections import section_of
-from dapo_lit.config.shipped import SHARED, studies
-
-
-def register_studies() -> None:
-    """Makes every entry of conf/studies.yaml a choice of Hydra's group `study`."""
-    store = ConfigStore.instance()
-    for name, entry in studies().items():
-        if name == SHARED:
-            store.store(name="default", node=entry, group="study/shared", package="_global_")
-            continue
-        node = {"defaults": ["shared/default", "_self_"], **entry, "study": {"name": name, **entry["study"]}}
-        store.store(name=name, node=node, group="study", package="_global_")
-
-
-register_studies()
+from dapo_lit.config.sections import meanings, section_of
 
 
 @contextmanager
@@ -121,7 +105,7 @@ def description(key: str, schema: type[Section]) -> str:
     words: str | None = "a value in a composed file"
     for part in key.split("."):
         field = schema.model_fields.get(part)
-        words = field.description if field else words
+        words = meanings(schema).get(part) if field else words
         schema = (section_of(field.annotation) if field else None) or schema
     return " ".join((words or "").split())
 

@@ -273,7 +273,7 @@ def check_overrides(arguments: Sequence[str], schema: type[Section] = Config) ->
             added, sweeps = override.is_add() or key == replaces, override.is_sweep_override()
             faults.append(group_fault(key, choices(override), added, sweeps, own))
             continue
-        if override.is_add() or path[0].split("/")[0] == "hydra":
+        if path[0].split("/")[0] == "hydra":
             continue
         for depth in range(len(path)):
             siblings = known_keys(path[:depth], schema)

@@ -12,7 +12,6 @@ from ablations.errors import DamagedError
 from ablations.files.layout import RECORD
 from ablations.files.record import read_config, read_record
 from ablations.inputs import Inputs, differing, recorded
-from ablations.read.packed_cells import read_cells
 from dapo_lit.chat_template import today
 from dapo_lit.config import Config
 from dapo_lit.runs.resume import check_inputs, refuse_other_inputs
@@ -62,6 +61,10 @@ def _cells(config: Config, path: Path) -> Iterator[tuple[str, Mapping[str, Any],
         if file.parent != path:
             with suppress(DamagedError):  # a report names it
                 yield str(file.parent), read_record(file.parent), lambda run=file.parent: read_config(run)
-    for cell in read_cells(Path(config.own_study.packed)) if config.own_study.packed else ():
+    if config.own_study.packed is None:
+        return
+    from ablations.read.packed_cells import read_cells
+
+    for cell in read_cells(Path(config.own_study.packed)):
         name = f"{config.own_study.packed}/{cell.arm}/seed_{cell.seed}"
         yield name, cell.record, lambda tree=cell.config: tree

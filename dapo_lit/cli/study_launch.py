@@ -1,6 +1,6 @@
 """The cells of a study: its arms and seeds written out as overrides, checked, with the plan that they carry out.
 
-`+study=<name>` chooses an entry of conf/studies.yaml, which lists the arms. `with_arm` turns the arm's name into config
+`+study=<name>` chooses conf/study/<name>.yaml, which lists the arms. `with_arm` turns the arm's name into config
 values when a cell's config is composed.
 """
 

@@ -13,7 +13,7 @@ from typing import Any
 from ablations.trainer import Tree, flatten
 from dapo_lit.config.run import Config
 from dapo_lit.config.sections import HORIZON, SCIENCE, Kind, Section, section_of
-from dapo_lit.config.shipped import SHARED, default_run, studies
+from dapo_lit.config.shipped import choice, default_run
 
 PACKING = ("trainer.micro_batch_tokens", "trainer.shared_prompt", "trainer.devices", "trainer.num_nodes")
 """Execution keys that decide which tokens share a micro-batch."""
@@ -83,7 +83,7 @@ def with_defaults(tree: Tree) -> dict[str, Any]:
                 filled[name] = fill(part[name], section, defaults.get(name) or {})
         return filled
 
-    filled = fill(tree, Config, {**default_run(), "study": dict(studies()[SHARED]["study"])})
+    filled = fill(tree, Config, {**default_run(), "study": choice("study", "shared/default")["study"]})
     return _without_retired(filled)
 
 

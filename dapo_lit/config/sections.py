@@ -5,10 +5,15 @@ holds for every key below it that has no tag of its own; a key without any tag i
 before a resume and the guard of a study read the tags through identity.py.
 """
 
+import ast
+import inspect
 import math
 import re
+import textwrap
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
+from functools import cache
+from itertools import pairwise
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import (
@@ -74,6 +79,11 @@ class ConfigError(UserError, ValueError):
     """A config that cannot run; the message names the key and says what to do."""
 
 
+def _with_meanings(schema: dict[str, Any], section: type["Section"]) -> None:
+    for name, words in meanings(section).items():
+        schema["properties"][name]["description"] = words
+
+
 class Section(BaseModel):
     """A group of keys: unknown ones are refused, values are frozen.
 
@@ -86,8 +96,11 @@ class Section(BaseModel):
         frozen=True,
         strict=True,
         allow_inf_nan=False,
-        use_attribute_docstrings=True,
         protected_namespaces=(),
+        # Both cost a tenth of a command's start: validators of sections that are not used by themselves, and meanings,
+        # for which pydantic reads the source of every section.
+        defer_build=True,
+        json_schema_extra=_with_meanings,
     )
 
     def faults(self) -> Iterable[str]:
@@ -99,6 +112,20 @@ class Section(BaseModel):
         if fault := next(iter(self.faults()), None):
             raise ValueError(fault)
         return self
+
+
+@cache
+def meanings(section: type[Section]) -> dict[str, str]:
+    """What each key of a section means: the text below it in the source."""
+    found: dict[str, str] = {}
+    for part in (part for part in reversed(section.__mro__) if issubclass(part, Section) and part is not Section):
+        [body] = ast.parse(textwrap.dedent(inspect.getsource(part))).body
+        assert isinstance(body, ast.ClassDef)
+        for key, text in pairwise(body.body):
+            match key, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                    found[name] = inspect.cleandoc(words)
+    return found
 
 
 def section_of(annotation: Any) -> type[Section] | None:

@@ -45,18 +45,6 @@ def default_run() -> dict[str, Any]:
     return _merged({group: choice(group, name) for group, name in chosen.items()}, tree)
 
 
-SHARED = "shared"
-"""The entry of conf/studies.yaml that all others are built on."""
-
-
-@cache
-def studies() -> dict[str, dict[str, Any]]:
-    """The entries of conf/studies.yaml by name, interpolations unresolved."""
-    entries = OmegaConf.to_container(OmegaConf.load(config_folder() / "studies.yaml"))
-    assert isinstance(entries, dict)
-    return {str(name): entry for name, entry in entries.items()}
-
-
 SEARCHED = "hydra.searchpath"
 """The setting of Hydra's with further folders of configs; the flag `--config-dir` becomes it."""
 
@@ -157,19 +145,18 @@ def group_fault(
 
 def is_group(key: str, own: Iterable[Path] = ()) -> bool:
     """True for a group of `conf/` or of one's own folders, false for a key of the config."""
-    return key == "study" or any((folder / key).is_dir() for folder in (config_folder(), *own))
+    return any((folder / key).is_dir() for folder in (config_folder(), *own))
 
 
 def known_groups(own: Iterable[Path] = ()) -> list[str]:
     """The groups of `conf/` and of one's own folders."""
     folders = {child for folder in (config_folder(), *own) for child in folder.iterdir() if any(child.glob("*.yaml"))}
-    return sorted({"study", *(child.name for child in folders)})
+    return sorted(child.name for child in folders)
 
 
 def known_choices(group: str, own: Iterable[Path] = ()) -> list[str]:
-    """The files of a group, without their ending, or the studies."""
-    files = {file.stem for folder in (config_folder(), *own) for file in (folder / group).glob("*.yaml")}
-    return sorted([*files, *(studies().keys() - {SHARED} if group == "study" else ())])
+    """The files of a group, without their ending."""
+    return sorted({file.stem for folder in (config_folder(), *own) for file in (folder / group).glob("*.yaml")})
 
 
 def regime_fault(arguments: Sequence[str]) -> str | None:

@@ -89,18 +89,17 @@ def set_in_conf() -> dict[str, tuple[str, ...]]:
     default = flatten(resolved(composed_tree([])))
     found: dict[str, list[str]] = {}
     for file in sorted(config_folder().rglob("*.yaml")):
-        name, group = file.relative_to(config_folder()).with_suffix("").as_posix(), file.parent.name
+        name = file.relative_to(config_folder()).with_suffix("").as_posix()
+        group = name.partition("/")[0]
         if name in OTHER_SCHEMAS or group == "benchmark":
             continue
         tree = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-        entries = list(tree.values()) if name == "studies" else [tree]
-        whole = "/" not in name or group in ("experiment", "regime")  # their keys are dotted from the top
-        for entry in entries:
-            settings = {key: value for key, value in (entry or {}).items() if key != "defaults"}
-            for key, value in flatten(settings, "" if whole else f"{group}.").items():
-                known = schema_key(key)
-                if known not in default or default[known] != value:
-                    found.setdefault(known, []).append(name)
+        whole = "/" not in name or group in ("experiment", "regime", "study")  # their keys are dotted from the top
+        settings = {key: value for key, value in tree.items() if key != "defaults"}
+        for key, value in flatten(settings, "" if whole else f"{group}.").items():
+            known = schema_key(key)
+            if known not in default or default[known] != value:
+                found.setdefault(known, []).append(name)
     return {key: tuple(dict.fromkeys(files)) for key, files in found.items()}
 
 

@@ -22,8 +22,8 @@ import yaml
 from cells import EXPERIMENTS
 
 from ablations.compare.contrasts import Effect
+from ablations.files.layout import CELLS
 from ablations.read.outcomes import unit
-from ablations.read.packed_cells import CELLS
 
 FILE = "predictions.yaml"
 

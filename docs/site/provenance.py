@@ -11,9 +11,9 @@ from cells import load_once
 
 from ablations.compare.calibration import CALIBRATE
 from ablations.compare.effects import registered_effects
+from ablations.files.layout import CELLS
 from ablations.files.tables import read_table
 from ablations.read.outcomes import primary_metric
-from ablations.read.packed_cells import CELLS
 from ablations.read.registration import read_plan
 
 

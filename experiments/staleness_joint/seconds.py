@@ -2,9 +2,9 @@
 
 Run in the repository: `python experiments/staleness_joint/seconds.py FOLDER`.
 
-Cost model, as registered in conf/studies.yaml: a step's generated tokens at the sampling rate of k = 0, its trained
-tokens at the training rate of k = 0 (medians over the rows of its runs). The two times are added at k = 0, where one
-phase waits for the other; at k > 0 the step takes the longer of the two.
+Cost model, as registered in conf/study/staleness.yaml: a step's generated tokens at the sampling rate of k = 0, its
+trained tokens at the training rate of k = 0 (medians over the rows of its runs). The two times are added at k = 0,
+where one phase waits for the other; at k > 0 the step takes the longer of the two.
 """
 
 import sys

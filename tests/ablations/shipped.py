@@ -1,4 +1,4 @@
-"""The studies of conf/studies.yaml as designs."""
+"""The studies of conf/study/ as designs."""
 
 from pathlib import Path
 
@@ -8,8 +8,8 @@ from ablations.designs import ARMS, Design, read_arms
 
 PAIR = "pair"
 """A study of two arms that is not shipped."""
-_ENTRIES = yaml.safe_load((Path(__file__).parents[2] / "conf" / "studies.yaml").read_text(encoding="utf-8"))
-_STUDIES = {name: entry["study"] for name, entry in _ENTRIES.items() if name != "shared"}
+_FILES = (Path(__file__).parents[2] / "conf/study").glob("*.yaml")
+_STUDIES = {file.stem: yaml.safe_load(file.read_text(encoding="utf-8"))["study"] for file in _FILES}
 DESIGNS = tuple(sorted(name for name, study in _STUDIES.items() if study.get("arms")))
 
 

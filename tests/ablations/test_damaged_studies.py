@@ -15,8 +15,9 @@ from synthetic_runs import write_run
 
 from ablations.commands import report, status
 from ablations.designs import Arm
+from ablations.files.layout import CELLS
 from ablations.files.manifest import sum_of, write_manifest
-from ablations.read.packed_cells import CELLS, METRICS, SAMPLES, pack, read_packed
+from ablations.read.packed_cells import METRICS, SAMPLES, pack, read_packed
 from ablations.read.registration import FILE, Family, Plan, Registered, as_tree, digest, read_entries, register
 from ablations.read.run import StudyError
 from ablations.read.runs import load
