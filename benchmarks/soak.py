@@ -70,7 +70,8 @@ def step(problem, responses):
 '''
 TRAINED = (
     "+experiment=four_sums", "algorithm.num_prompts=4", "algorithm.minibatch_prompts=2", "evaluation.samples=2",
-    "evaluation.every=4", "evaluation.final_samples=2", "trainer.checkpoint_every=2", "logger.rollouts_every=1", "logger.progress=none",
+    "evaluation.every=4", "evaluation.final_samples=2", "trainer.checkpoint_every=2", "logger.rollouts_every=1",
+    "logger.progress=none",
     "reward.function=soak_parts.score", "reward.deadline_s=60", "turns.environment=soak_parts.step",
     "turns.max_turns=2", "turns.max_observation_tokens=8", "turns.deadline_s=60", "preflight=false", "resume=auto",
 )  # fmt: skip
@@ -496,7 +497,8 @@ def many_rows(place: Place, share: float, draw: random.Random) -> Result:
 
 
 CASES: dict[str, Callable[[Place, float, random.Random], Result]] = {
-    "study": study, "engine": engine, "server": server, "disk": disk, "clock": clock, "files": files, "shm": shm, "home": home, "rows": many_rows,
+    "study": study, "engine": engine, "server": server, "disk": disk, "clock": clock, "files": files, "shm": shm,
+    "home": home, "rows": many_rows,
 }  # fmt: skip
 
 
