@@ -182,11 +182,18 @@ ODD_TAGS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeEr
 """Errors of PyYAML's constructors, which index, match and convert texts that do not fit their tags."""
 
 
-def yaml_tree(text: str, place: object, error: type[UserError] = DamagedError, remedy: str = "") -> Any:
-    """Parses YAML of plain values. Raises `error` in one line: it is none, or its aliases stand for too much."""
+def yaml_tree(
+    text: str, place: object, error: type[UserError] = DamagedError, remedy: str = "", *, most: int = MOST_YAML
+) -> Any:
+    """Parses YAML of plain values.
+
+    most: values that it may hold, with those that aliases stand for.
+
+    Raises `error` in one line: it is none, or larger or nested deeper.
+    """
     try:
         # Before it is composed: libyaml's own composer crashes on deep nesting, and merged keys are copied.
-        _check_events(yaml.parse(text, YamlLoader))
+        _check_events(yaml.parse(text, YamlLoader), most)
         return yaml.load(text, YamlLoader)
     except yaml.YAMLError as fault:
         reason = f"it is no YAML: {fault}"
@@ -195,7 +202,7 @@ def yaml_tree(text: str, place: object, error: type[UserError] = DamagedError, r
     raise error(f"{place} cannot be read ({' '.join(reason.split())[:300]}){remedy}")
 
 
-def _check_events(events: Iterable[yaml.Event]) -> None:
+def _check_events(events: Iterable[yaml.Event], most: int) -> None:
     """Raises ValueError where YAML, with every alias written out, would be too deep or too large, or without an end."""
     found: dict[str, tuple[int, int]] = {}  # anchor -> values, levels
     waiting: list[list[Any]] = []  # of collections that have not ended: anchor, values before it, levels in it
@@ -217,8 +224,8 @@ def _check_events(events: Iterable[yaml.Event]) -> None:
             values += 1
         else:
             continue
-        if values > MOST_YAML:
-            raise ValueError(f"with its aliases written out it holds more than {MOST_YAML:,} values")
+        if values > most:
+            raise ValueError(f"with its aliases written out it holds more than {most:,} values")
         if len(waiting) + levels > DEEPEST:
             raise ValueError("it is nested too deep")
         if waiting and not isinstance(event, yaml.CollectionStartEvent):

@@ -5,8 +5,11 @@
 Every case ends with the same question: is what was there before still there, to the bit, and does the same command
 finish what it started with the numbers of a run that nobody disturbed? `lost` counts the answers that are no.
 
-    study     a study whose processes are killed at random: the command, cells, supervisors, workers of a reward and of
-              an environment. The engine samples within a cell's process, and dies with it. 200 cells, 60 kills an hour
+    study     a study of 200 cells whose processes are killed 30 times at random: the command, cells with the engine in
+              their process, supervisors, workers of a reward and of an environment. The cells that a kill has reached
+              are trained a second time without one, both arms of a seed, and compared
+    engine    a run that samples with vLLM in its process is killed
+    server    a job with two servers and two trainers: one of each is killed (its test of tests/vllm_runs)
     disk      no room for a checkpoint, a packed study, a report (RLIMIT_FSIZE)
     clock     the system's clock jumps a year ahead and two back while a run trains (a library in LD_PRELOAD)
     files     64 open files
@@ -15,7 +18,7 @@ finish what it started with the numbers of a run that nobody disturbed? `lost` c
     rows      a run of 300,000 rows, made of a real run's: its page, `status`, and memory
 
 A size that depends on --seconds is in the result. What a machine cannot do, as to mount, is `not run` with the reason.
-Left out: vLLM's servers (make test-vllm kills those), power cuts.
+`engine` and `server` need the environment of `make vllm-cpu`. Left out: power cuts.
 """
 
 import argparse
@@ -67,7 +70,8 @@ def step(problem, responses):
 '''
 TRAINED = (
     "+experiment=four_sums", "algorithm.num_prompts=4", "algorithm.minibatch_prompts=2", "evaluation.samples=2",
-    "evaluation.every=2", "trainer.checkpoint_every=2", "logger.rollouts_every=1", "logger.progress=none",
+    "evaluation.every=4", "evaluation.final_samples=2", "trainer.checkpoint_every=2", "logger.rollouts_every=1",
+    "logger.progress=none",
     "reward.function=soak_parts.score", "reward.deadline_s=60", "turns.environment=soak_parts.step",
     "turns.max_turns=2", "turns.max_observation_tokens=8", "turns.deadline_s=60", "preflight=false", "resume=auto",
 )  # fmt: skip
@@ -76,6 +80,7 @@ are long: a machine that is busy would end episodes otherwise."""
 STEPS = 8
 RUN = Path("runs/four_sums/dapo/seed_0")
 STUDY = Path("runs/placebo_four_sums")
+ARMS = ("dapo", "dapo@rollout.noise_stream=1")
 PASSING = (METRICS, "run.html", HEARTBEAT)
 """Files of a cell that is done: its rows, which are looked at by themselves, its page, and its claim, which goes."""
 TIMED = ("wall_s", "time/", "perf/", "memory/", "crc32")
@@ -127,14 +132,21 @@ class Place:
         (folder / "pids").mkdir(parents=True)
         (folder / "soak_parts.py").write_text(PARTS, encoding="utf-8")
 
-    def start(self, *arguments: str, module: str = "train", under: tuple[str, ...] = (), **settings: Any) -> Any:
+    def start(
+        self,
+        *arguments: str,
+        module: str = "train",
+        under: tuple[str, ...] = (),
+        python: Path | str = sys.executable,
+        **settings: Any,
+    ) -> Any:
         """under: a command that runs the command, as `env` or `unshare` do."""
         environment = os.environ | {"PYTHONPATH": f"{ROOT}:{self.folder}", "SOAK_PIDS": str(self.folder / "pids")}
         environment |= {"OMP_NUM_THREADS": "1"} | settings.pop("env", {})
         if not under:
             environment[STARTER] = str(os.getpid())  # a soak that is ended leaves nothing
         with (self.folder / "log.txt").open("ab") as log:
-            command = [*under, sys.executable, "-m", f"dapo_lit.{module}", *arguments]
+            command = [*under, str(python), "-m", f"dapo_lit.{module}", *arguments]
             return subprocess.Popen(command, cwd=self.folder, env=environment, stdout=log, stderr=log, **settings)
 
     def run(self, *arguments: str, **settings: Any) -> int:
@@ -217,39 +229,43 @@ def victims(place: Place, command: int) -> dict[str, list[int]]:
 
 
 def study(place: Place, share: float, draw: random.Random) -> Result:
-    result, seeds = Result(), range(max(2, round(100 * share)))  # of two arms
-    kills = max(10, round(60 * share))
+    result, seeds = Result(), range(max(5, round(100 * share)))  # of two arms
     arguments = (
-        "-m", *TRAINED, f"budget.steps={STEPS}", "+study=placebo", f"study.seeds=[{','.join(map(str, seeds))}]",
-        "study.underpowered=true", "study.pilot=true", "study.workers=2",
+        "-m", *TRAINED, f"budget.steps={STEPS}", "+study=placebo", "study.underpowered=true", "study.pilot=true",
+        "study.workers=2",
     )  # fmt: skip
-    undisturbed = Place(place.folder / "undisturbed")
-    started = time.monotonic()
-    result.ask(undisturbed.run(*arguments) == 0, f"the undisturbed study failed: {undisturbed.said[-500:]}")
-    whole_s = time.monotonic() - started
-    # Every kind once, then at random; about as many as the study takes time for.
+    whole = (*arguments, f"study.seeds=[{','.join(map(str, seeds))}]")
+    ends = [place.folder / STUDY / arm / f"seed_{seed}" / DONE for seed in seeds for arm in ARMS]
+    # Every kind once, then at random; each at a share of the cells, and a moment later, which is anywhere in a cell.
     order = ["command", "cell", "supervisor", "reward worker", "environment worker"]
-    order += draw.choices(order, k=kills - len(order))
+    order += draw.choices(order, k=max(10, round(30 * share)) - len(order))
     killed: dict[str, int] = dict.fromkeys(order, 0)
-    ends = [place.folder / run.relative_to(undisturbed.folder) / DONE for run in undisturbed.runs()]
-    command, starts = place.start(*arguments), 1
-    while order:
-        due = time.monotonic() + draw.uniform(0.3, 1.0) * whole_s / kills
-        while time.monotonic() < due and command.poll() is None:
-            time.sleep(0.05)
-        if (code := command.poll()) is not None:
-            if code == 0 and all(end.is_file() for end in ends):
-                break
-            command, starts = place.start(*arguments), starts + 1
-            continue
-        before, kind = kept(place), order[0]
-        if pids := victims(place, command.pid).get(kind):
-            pid = draw.choice(pids)
+    points = sorted(draw.uniform(0, 0.9) * len(ends) for _ in order)
+    reached = set[Path]()
+    started, starts = time.monotonic(), 1
+    command = place.start(*whole)
+
+    def again() -> None:
+        nonlocal command, starts
+        command, starts = place.start(*whole), starts + 1
+
+    for kind, point in zip(order, points, strict=True):
+        while sum(end.is_file() for end in ends) < point and command.poll() is None:
+            time.sleep(0.2)
+        moment = time.monotonic() + draw.uniform(0, 15)
+        while not (kind in (found := victims(place, command.pid)) and time.monotonic() > moment):
+            if command.poll() is not None:
+                if all(end.is_file() for end in ends):
+                    break
+                again()
+            time.sleep(0.1)
+        else:
+            before = kept(place)
+            reached |= {run for run in place.runs() if not (run / DONE).is_file()}
             try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
+                os.kill(draw.choice(found[kind]), signal.SIGKILL)
+            except ProcessLookupError:  # it ended by itself meanwhile
                 continue
-            order.pop(0)
             killed[kind] += 1
             if kind == "command":
                 command.wait()
@@ -260,19 +276,78 @@ def study(place: Place, share: float, draw: random.Random) -> Result:
         if command.wait() == 0 and all(end.is_file() for end in ends):
             break
         before = kept(place)
-        command, starts = place.start(*arguments), starts + 1
+        again()
         command.wait()
         ask_for(result, before)
     result.ask(command.wait() == 0, f"the study did not end: {place.said[-500:]}")
-    for run in undisturbed.runs():
-        other = place.folder / run.relative_to(undisturbed.folder)
-        result.ask((other / DONE).is_file() and is_same(other, run), f"{other.name}: other numbers than undisturbed")
+    for end in ends:
+        wanted = list(range(STEPS + 1))
+        result.ask(end.is_file() and sorted(rows(end.parent)) == wanted, f"{end.parent}: not every row is there")
     left = [*place.folder.glob("runs/**/*.part")]
     result.ask(not left, f"drafts are left: {left}")
+    disturbed_s, started = time.monotonic() - started, time.monotonic()
+    undisturbed = Place(place.folder / "undisturbed")
+    chosen = sorted({run.name.removeprefix("seed_") for run in reached}, key=int)
+    code = undisturbed.run(*arguments, f"study.seeds=[{','.join(chosen)}]")
+    result.ask(code == 0, f"the undisturbed study failed: {undisturbed.said[-500:]}")
+    compared = list(undisturbed.runs())
+    for run in compared:
+        other = place.folder / run.relative_to(undisturbed.folder)
+        result.ask((other / DONE).is_file() and is_same(other, run), f"{other}: other numbers than undisturbed")
     result.figures = {
-        "cells": len(ends), "kills": killed, "kills_after_its_end": len(order), "starts": starts,
-        "undisturbed_s": whole_s,
+        "cells": len(ends), "kills": killed, "starts": starts, "cells_reached": len(reached),
+        "cells_compared": len(compared), "disturbed_s": disturbed_s, "undisturbed_s": time.monotonic() - started,
     }  # fmt: skip
+    return result
+
+
+def with_vllm() -> Path:
+    """The Python of the environment that has vLLM."""
+    python = ROOT / ".venv-vllm/bin/python"
+    if not python.is_file():
+        raise NotRunError("no .venv-vllm (make vllm-cpu)")
+    return python
+
+
+def engine(place: Place, share: float, draw: random.Random) -> Result:
+    """vLLM's samples depend on how requests meet in a batch: what comes after a kill is not compared to the bit."""
+    result, python = Result(), with_vllm()
+    arguments = (
+        *TRAINED, "rollout=vllm", "policy.architecture.hidden_size=64", "policy.name=heads_of_32",
+        "rollout.max_batch_size=16", "trainer.checkpoint_every=1", "budget.steps=8",
+    )  # fmt: skip
+    run = place.folder / RUN
+    process = place.start(*arguments, python=python, env={"VLLM_LOGGING_LEVEL": "ERROR"})
+    while process.poll() is None and max(rows(run) if (run / METRICS).is_file() else (), default=0) < 2:
+        time.sleep(0.1)
+    time.sleep(draw.uniform(0, 0.3))
+    before = kept(place)
+    result.ask(process.poll() is None, f"vLLM: it ended before it was killed: {place.said[-500:]}")
+    process.kill()
+    process.wait()
+    ask_for(result, before)
+    before = kept(place)
+    code = place.run(*arguments, python=python, env={"VLLM_LOGGING_LEVEL": "ERROR"})
+    result.ask(code == 0, f"vLLM: it does not go on ({code}): {place.said[-500:]}")
+    ask_for(result, before)
+    result.ask(sorted(rows(run)) == list(range(9)), f"vLLM: not every row is there: {sorted(rows(run))}")
+    result.figures = {"kills": {"trainer with the engine": 1}}
+    return result
+
+
+def server(place: Place, share: float, draw: random.Random) -> Result:
+    result = Result()
+    test = "tests/vllm_runs/test_nodes.py::test_a_job_survives_a_server_and_resumes_on_fewer_ranks_after_a_trainer"
+    done = subprocess.run(
+        [with_vllm(), "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", test],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    result.ask(done.returncode == 0, f"server: {done.stdout[-500:]}")
+    result.figures = {"kills": {"server": 1, "trainer": 1}}
     return result
 
 
@@ -422,7 +497,8 @@ def many_rows(place: Place, share: float, draw: random.Random) -> Result:
 
 
 CASES: dict[str, Callable[[Place, float, random.Random], Result]] = {
-    "study": study, "disk": disk, "clock": clock, "files": files, "shm": shm, "home": home, "rows": many_rows,
+    "study": study, "engine": engine, "server": server, "disk": disk, "clock": clock, "files": files, "shm": shm,
+    "home": home, "rows": many_rows,
 }  # fmt: skip
 
 

@@ -37,6 +37,7 @@ from ablations.read.packed_cells import METRICS as TABLE
 from ablations.read.packed_cells import SAMPLES, pack, read_packed
 from ablations.read.registration import FILE
 from ablations.read.runs import load
+from ablations.report import report as report_with_figures
 from ablations.techniques import DAPO
 from dapo_lit import model_worker
 from dapo_lit.chat_template import RENDER_S
@@ -48,6 +49,8 @@ from dapo_lit.rewards.work import Reading, Rendering
 from dapo_lit_tools.commands import convert
 
 MOST_S, MOST_MB = 2.0, 500
+LOADED = report_with_figures
+"""What a command imports when it is needed: once here, or each process of the bombs would spend seconds on it."""
 COUNT = int(os.environ.get("DAPO_LIT_BOMBS", 10_000 if "DAPO_LIT_MATRIX" in os.environ else 60))
 SEED = int(os.environ.get("DAPO_LIT_SEED", "0"))
 

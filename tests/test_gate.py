@@ -39,7 +39,13 @@ WITHOUT = {
     "ablations/texts.py": "the gate",
     "ablations/files/atomic.py": "os.open of a folder, to force its names to disk",
     "ablations/screen.py": "os.open and open of the null device, for what nobody reads",
+    "dapo_lit/cli/config_files.py": "OmegaConf.load of a text that the gate has read and bounded",
     "dapo_lit/cli/workers.py": "os.open of a log, to write it",
+    "dapo_lit/data/hub.py": "snapshot_download of a data set, whose files the gate opens",
+    "dapo_lit/forecast/architecture.py": "from_pretrained of a folder that the model worker has read",
+    "dapo_lit/policy/load.py": "from_pretrained, as above; snapshot_download of a model, weights last",
+    "dapo_lit/policy/sharding.py": "from_pretrained, as above",
+    "dapo_lit/rewards/model_files.py": "from_pretrained within the model worker",
     "dapo_lit/rewards/supervisor_process.py": "read_text of /proc, about its own workers",
 }
 """Files that may open others, and what they open."""
@@ -48,6 +54,8 @@ WITHOUT = {
 def openings(source: str) -> list[str]:
     """The places in a source that open a file for reading, or parse one.
 
+    >>> openings("AutoConfig.from_pretrained(x)")
+    ['1: AutoConfig.from_pretrained']
     >>> openings("a.read_text(); b.open('ab'); c.open(); yaml.safe_load(x); engine.open(sampling); read_text(x)")
     ['1: a.read_text', '1: c.open', '1: yaml.safe_load']
     """
@@ -70,6 +78,8 @@ def openings(source: str) -> list[str]:
             case ast.Attribute(attr="read_text" | "read_bytes"):
                 reads = True
             case ast.Attribute(value=ast.Name(id=name), attr=attr) if (name, attr) in PARSERS:
+                reads = True
+            case ast.Attribute(attr="from_pretrained") | ast.Name(id="snapshot_download"):
                 reads = True
             case ast.Attribute(attr="open"):
                 reads = by_text and not writes

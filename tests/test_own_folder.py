@@ -1,9 +1,12 @@
 """A folder of configs of one's own: in a run, in the cells of a study and in the jobs of a multirun."""
 
+import os
+import time
 from pathlib import Path
 
 import pytest
 
+from ablations.errors import UserError
 from dapo_lit.cli.command import checked, compose_run
 from dapo_lit.cli.config_tree import composed_tree
 from dapo_lit.config import Config, ConfigError
@@ -108,3 +111,60 @@ def test_a_folder_that_is_not_there_and_a_second_one(own):
 def test_a_folder_of_hydra_s_setting_counts_as_well(own):
     line, _ = prepared(f"hydra.searchpath=['file://{Path(own)}']", "+mine=short")
     assert compose_run(composed_tree(line), Config).budget.steps == 3
+
+
+LAUGHS = "a0: &a0 [x, y]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 9))
+TWICE = "a0: xxxxxxxxxx\n" + "".join(f"a{i}: ${{a{i - 1}}}${{a{i - 1}}}\n" for i in range(1, 40))
+BOMBS = {
+    "aliases": (LAUGHS, "more than 5,000 values"),
+    "itself": ("a: &a {x: *a}", "it holds itself"),
+    "deep": ("x: " + "[" * 100_000, "nested too deep"),
+    "many": ("x: [" + "1, " * 6_000 + "]", "more than 5,000 values"),
+    "doubled": (TWICE, "interpolations written out it holds more than 1,000,000"),
+    "doubled by a resolver": (TWICE.replace("{a", "{oc.select:a"), "interpolations written out"),
+    "doubled mappings": (TWICE.replace("a0: xxxxxxxxxx", "a0: {x: 1}").replace("}$", "}, y: $"), "no YAML|written out"),
+    "a name that is made": ("a: b\nb: 1\nc: ${${a}}", "the name in an interpolation is made by another one"),
+    "sixties": ("seed: 1" + ":1" * 90_000, "beyond 64 bits"),
+    "twice": ("seed: 1\nseed: 2", "duplicate key seed"),
+    "code": ("x: !!python/object/apply:os.system [ls]", "it is no YAML"),
+    "long": ("x: " + "y" * 200_000, "at most 200,000 are read"),
+}
+
+
+def composed_with(own: Path, name: str) -> Config:
+    line, _ = prepared("--config-dir", str(own), f"+mine={name}")
+    return compose_run(composed_tree([a for a in line if not a.startswith("-")]), Config)
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_file_of_settings_that_stands_for_more_than_a_config_is_refused_in_one_line(own, name):
+    text, reason = BOMBS[name]
+    (own / "mine" / "bomb.yaml").write_text(HEADER + text, encoding="utf-8")
+    composed_tree(["seed=1"])  # what Hydra loads once
+    before = time.process_time()
+    with pytest.raises(UserError, match=reason) as refused:
+        composed_with(own, "bomb")
+    assert "\n" not in str(refused.value)
+    assert time.process_time() - before < 2
+
+
+def test_devices_pipes_and_other_encodings_are_no_files_of_settings(own):
+    folder = own / "mine"
+    (folder / "zero.yaml").symlink_to("/dev/zero")
+    os.mkfifo(folder / "pipe.yaml")
+    (folder / "utf16.yaml").write_text(HEADER, encoding="utf-16")
+    with (folder / "large.yaml").open("wb") as file:
+        file.truncate(1 << 31)
+    for name, reason in {
+        "zero": "mine=zero",
+        "pipe": "mine=pipe",
+        "utf16": "UTF-8",
+        "large": "2,147,483,648 bytes",
+    }.items():
+        with pytest.raises(UserError, match=f"{reason}|Could not find"):
+            composed_with(own, name)
+
+
+def test_a_pickled_job_of_hydras_is_no_way_to_start_a_run():
+    with pytest.raises(ConfigError, match=r"--experimental-rerun=config\.pickle: no such flag"):
+        prepared("--experimental-rerun=config.pickle")

@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
-from huggingface_hub import snapshot_download
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ablations.errors import DataError
@@ -34,7 +33,7 @@ from dapo_lit.data.templates import agreed_template
 from dapo_lit.engines.protocol import RolloutEngine, token_ids
 from dapo_lit.log import log
 from dapo_lit.policy.digests import local_folder, model_of, tokenizer_of
-from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer, response_text
+from dapo_lit.policy.load import eos_ids, fetched, load_model, load_tokenizer, response_text
 from dapo_lit.policy.sharding import empty_model, load_shards
 from dapo_lit.ranks import SINGLE_PROCESS, Ranks
 from dapo_lit.rewards.references import other_reading
@@ -120,10 +119,7 @@ class RunComponents:
     @cached_property
     def local_policy_folder(self) -> Path:
         """The policy's folder on this machine; a hub id is downloaded."""
-        folder = Path(self.policy_folder).expanduser()
-        if folder.is_dir():
-            return folder
-        return Path(snapshot_download(str(self.policy_folder), allow_patterns=["*.safetensors", "*.json", "*.txt"]))
+        return fetched(self.policy_folder, weights=True, own=self.base is not None)
 
     def fill(self, policy: PreTrainedModel, device: torch.device) -> None:
         """Loads this rank's shards of the policy."""

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ablations.errors import one_line
+from dapo_lit.cli.config_files import check_expansion
 from dapo_lit.cli.overrides import INSTEAD, WITH_ARGUMENTS, choices_as_text, secret_of, study_last
 from dapo_lit.config import ConfigError, Section, config_folder, is_free, parse_as
 from dapo_lit.config.parsing import Schema, typed_faults
@@ -68,6 +69,7 @@ def composed_tree(overrides: Sequence[str], config_name: str = "config") -> Dict
     if isinstance(fork := tree.get("fork"), DictConfig) and fork.get("steps"):
         from dapo_lit.cli.fork import continued
 
+        check_expansion(plain(tree))
         tree = OmegaConf.create(continued(resolved(tree), overrides))
     return tree
 
@@ -86,6 +88,7 @@ def config_of(tree: DictConfig, schema: type[Schema]) -> Schema:
 
     Raises ConfigError: a key has no value, or a wrong one. Where others are made of it by interpolation, it is named.
     """
+    check_expansion(plain(tree))
     try:
         with refusals_in_one_line():
             missing = sorted(OmegaConf.missing_keys(tree))
@@ -93,9 +96,7 @@ def config_of(tree: DictConfig, schema: type[Schema]) -> Schema:
             raise ConfigError(one_line(f"{key} is needed: {description(key, schema)}" for key in missing))
         return parse_as(resolved(tree), schema)
     except ConfigError:
-        given = OmegaConf.to_container(tree, resolve=False)
-        assert isinstance(given, dict)
-        if faults := typed_faults({str(key): value for key, value in given.items()}, schema):
+        if faults := typed_faults(plain(tree), schema):
             raise ConfigError(one_line(faults)) from None
         raise
 
@@ -114,5 +115,12 @@ def description(key: str, schema: type[Section]) -> str:
 def resolved(tree: DictConfig) -> dict[str, Any]:
     """The values of a composed tree, interpolations resolved."""
     container = OmegaConf.to_container(tree, resolve=True)
+    assert isinstance(container, dict)
+    return {str(key): value for key, value in container.items()}
+
+
+def plain(tree: DictConfig) -> dict[str, Any]:
+    """The values of a composed tree, interpolations as they were written."""
+    container = OmegaConf.to_container(tree, resolve=False)
     assert isinstance(container, dict)
     return {str(key): value for key, value in container.items()}

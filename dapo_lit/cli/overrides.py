@@ -26,9 +26,9 @@ from dapo_lit.config.shipped import (
 
 FLAGS_WITH_VALUE = (
     "--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd", "--info",
-    "-i", "--experimental-rerun",
+    "-i",
 )  # fmt: skip
-"""Hydra's flags whose value is the next argument."""
+"""Hydra's flags whose value is the next argument; not --experimental-rerun, which would run the code of a pickle."""
 OWN_FOLDER = ("--config-dir", "-cd")
 FLAGS = (
     *FLAGS_WITH_VALUE, "--help", "-h", "--hydra-help", "--version", "--resolve", "--run", "-r", "--multirun", "-m",

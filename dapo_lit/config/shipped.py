@@ -45,6 +45,8 @@ def default_run() -> dict[str, Any]:
     return _merged({group: choice(group, name) for group, name in chosen.items()}, tree)
 
 
+MOST_BYTES, MOST_VALUES = 200_000, 5_000
+"""Of a file of settings; the largest of conf/ has some hundred values."""
 SEARCHED = "hydra.searchpath"
 """The setting of Hydra's with further folders of configs; the flag `--config-dir` becomes it."""
 
@@ -64,7 +66,9 @@ def group_file(group: str, name: str, own: Iterable[Path] = ()) -> dict[str, Any
     """What a file of a group holds, of `conf/` or of one's own folders; {} without a file."""
     files = [folder / group / f"{name}.yaml" for folder in (config_folder(), *own)]
     file = next((file for file in files if file.is_file()), None)
-    return yaml_tree(read_text(file), file) or {} if file else {}
+    if file is None:
+        return {}
+    return yaml_tree(read_text(file, MOST_BYTES), file, most=MOST_VALUES) or {}
 
 
 def overridden(group: str, name: str, own: Sequence[Path] = ()) -> dict[str, str]:

@@ -32,8 +32,10 @@ def architecture(policy: Policy) -> dict[str, Any]:
         return qwen2_5(known)
     from transformers import AutoConfig
 
+    from dapo_lit.policy.load import NO_CODE, fetched
+
     try:
-        return dict(AutoConfig.from_pretrained(str(policy.path)).get_text_config().to_diff_dict())
+        return dict(AutoConfig.from_pretrained(fetched(str(policy.path)), **NO_CODE).get_text_config().to_diff_dict())
     except (OSError, ValueError) as error:
         raise ConfigError(f"policy.path={policy.path}: no model configuration there ({error})") from None
 

@@ -11,7 +11,7 @@ from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from huggingface_hub import HfApi, try_to_load_from_cache
+from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache
 from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
@@ -151,19 +151,16 @@ def load_model(path: str | Path, *, dtype: torch.dtype = torch.float32, own: boo
     Raises FileNotFoundError if there is no such model, OSError if its files are damaged or do not belong together; both
     with what to do.
     """
-    place = _locate(path)
-    local = Path(place)
-    if local.is_dir() and not own:
-        read_first(local)
+    folder = fetched(path, weights=True, own=own)
     try:
         # Lightning builds under another one.
         with quiet_transformers(), torch.device("cpu"):
             model, read = AutoModelForCausalLM.from_pretrained(
-                place, dtype=dtype, ignore_mismatched_sizes=True, output_loading_info=True, **NO_CODE
+                folder, dtype=dtype, ignore_mismatched_sizes=True, output_loading_info=True, **NO_CODE
             )
     except Exception as error:
-        # Transformers, safetensors and the hub raise kinds of their own.
-        raise (damage(local, "model", error) if local.is_dir() else _missing(path, error)) from error
+        # Transformers and safetensors raise kinds of their own.
+        raise damage(folder, "model", error) from error
     # transformers would fill these with random numbers.
     # ignore_mismatched_sizes above, so that all faults are named here in one line.
     check_fit(path, lacking=sorted(read["missing_keys"]), reshaped=sorted(read["mismatched_keys"]))
@@ -185,17 +182,14 @@ def load_tokenizer(path: str | Path, *, own: bool = False) -> PreTrainedTokenize
 
     Raises FileNotFoundError and OSError like load_model.
     """
-    place = _locate(path)
-    local = Path(place)
-    if local.is_dir() and not own:
-        read_first(local)
+    folder = fetched(path, own=own)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place, **NO_CODE)
+        tokenizer = AutoTokenizer.from_pretrained(folder, **NO_CODE)
     except Exception as error:  # as in load_model
-        raise (damage(local, "tokenizer", error) if local.is_dir() else _missing(path, error)) from error
+        raise damage(folder, "tokenizer", error) from error
     # Of the class, as each family has other files.
     files = set(tokenizer.vocab_files_names.values())
-    if local.is_dir() and not any((local / file).is_file() for file in files):
+    if not any((folder / file).is_file() for file in files):
         # Transformers would make a tokenizer without a vocabulary.
         raise FileNotFoundError(
             f"policy.path={path}: the folder has no tokenizer: none of {', '.join(sorted(files))}; copy the tokenizer "
@@ -266,16 +260,41 @@ def turn_ending(tokenizer: PreTrainedTokenizerBase) -> str:
         return ""
 
 
-def _locate(path: str | Path) -> str:
-    """The folder or hub id for transformers."""
-    local = Path(path).expanduser()
-    if (local / "config.json").is_file():
-        return str(local)
-    # A path that looks like a folder is never asked of the hub.
-    if local.exists() or local.is_absolute():
-        raise _missing(path, f"no config.json in {local}")
-    _check_hub(path)
-    return str(path)
+DESCRIBING = ["*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja"]
+"""Files of a model on the hub that are no weights: config, tokenizer, templates, the index of the weights."""
+
+
+def fetched(path: str | Path, *, weights: bool = False, own: bool = False) -> Path:
+    """The folder of a model on this machine; another process has read it (`read_first`).
+
+    Of a hub id, config and tokenizer are downloaded and read, and only then, if `weights`, the weights.
+
+    own: this package has made the folder.
+
+    Raises FileNotFoundError: there is no such model; DamagedError as read_first does.
+    """
+    folder = Path(path).expanduser()
+    if not (folder / "config.json").is_file():
+        # A path that looks like a folder is never asked of the hub.
+        if folder.exists() or folder.is_absolute():
+            raise _missing(path, f"no config.json in {folder}")
+        _check_hub(path)
+        folder = _downloaded(path, DESCRIBING)
+        if weights:
+            read_first(folder)
+            index = weight_map(folder)
+            _downloaded(path, sorted({*index.values()}) if index else ["model.safetensors"])
+    if not own:
+        read_first(folder)
+    return folder
+
+
+def _downloaded(path: str | Path, files: list[str]) -> Path:
+    try:
+        return Path(snapshot_download(str(path), allow_patterns=files))
+    except Exception as error:
+        # From the HTTP client or the hub: the model is not there.
+        raise _missing(path, error) from error
 
 
 def _check_hub(path: str | Path) -> None:

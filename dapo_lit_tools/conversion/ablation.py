@@ -1,6 +1,6 @@
 """The ablation of a converted run: the commands that run it again without each technique that it has.
 
-A study sets the switches itself, and comes with values of its own (conf/studies.yaml, `shared`), so its arguments are
+A study sets the switches itself, and comes with values of its own (conf/study/shared), so its arguments are
 not those of the run with a word added: each key in which the study would differ from the run is given.
 """
 

@@ -3,6 +3,7 @@ another process has read it."""
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from tiny_policy import TINY
 from ablations.errors import UserError
 from dapo_lit.chat_template import ChatTemplateError, render_chats
 from dapo_lit.policy.base import character_tokenizer, random_model
-from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer, read_first, save_policy
+from dapo_lit.policy.load import DESCRIBING, eos_ids, load_model, load_tokenizer, read_first, save_policy
 
 INDEX = "model.safetensors.index.json"
 
@@ -171,3 +172,52 @@ def test_a_folder_is_read_by_the_other_process_once(folder, monkeypatch):
     changed("config.json", note=1)(folder)
     read_first(folder)
     assert len(asked) == 2
+
+
+def cached(hub: Path, folder: Path) -> Path:
+    """Puts a model into a cache of the hub's, under the id `me/m`."""
+    for part in ("refs", "snapshots"):
+        (hub / "models--me--m" / part).mkdir(parents=True)
+    (hub / "models--me--m/refs/main").write_text("0" * 40)
+    return folder.rename(hub / "models--me--m/snapshots" / ("0" * 40))
+
+
+LOADED = """
+from dapo_lit.policy.load import load_model, load_tokenizer
+for load in (load_tokenizer, load_model):
+    try:
+        print(type(load("me/m")).__name__)
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize("name", [None, "layers", "vocabulary", "a sparse tokenizer", "a length of text"])
+def test_a_model_of_the_hub_is_read_by_the_other_process_too(folder, tmp_path, name):
+    change, said = HOSTILE[name] if name else (lambda _: None, "Qwen2ForCausalLM")
+    change(cached(tmp_path / "home/hub", folder))
+    environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
+    environment.pop("HF_HUB_CACHE", None)
+    found = subprocess.run([sys.executable, "-c", LOADED], env=environment, capture_output=True, text=True, check=True)
+    assert re.search(said, found.stdout), found.stdout + found.stderr
+    assert len(found.stdout.splitlines()) == 2
+
+
+@pytest.mark.parametrize("name", [None, "a sparse tokenizer", "an index that leads away"])
+def test_weights_are_downloaded_after_what_describes_them_was_read(folder, monkeypatch, name):
+    asked: list[list[str]] = []
+
+    def download(path: str, allow_patterns: list[str]) -> str:
+        asked.append(allow_patterns)
+        return str(folder)
+
+    monkeypatch.setattr("dapo_lit.policy.load._check_hub", lambda path: None)
+    monkeypatch.setattr("dapo_lit.policy.load.snapshot_download", download)
+    if name is None:
+        load_model("me/m")
+        assert asked == [DESCRIBING, ["model.safetensors"]]
+    else:
+        HOSTILE[name][0](folder)
+        with pytest.raises(UserError):
+            load_model("me/m")
+        assert asked == [DESCRIBING]
