@@ -236,11 +236,11 @@ class Words:
                     if parts and text[0].isspace() and field is not None:
                         found.append(field)
                         field = None
-                    for place, part in enumerate(parts):
+                    for place, piece in enumerate(parts):
                         if place:
                             found.append(field or "")
                             field = None
-                        field = (field or "") + part
+                        field = (field or "") + piece
                     if parts and text[-1].isspace():
                         found.append(field or "")
                         field = None
@@ -648,9 +648,9 @@ class Words:
             case "parenthesized_expression" | "arithmetic_expansion":
                 return self.number_of(named[-1], depth) if named else 0
             case "variable_assignment":
-                target, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+                target, given = node.child_by_field_name("name"), node.child_by_field_name("value")
                 assert target is not None
-                found = self.number_of(value, depth) if value is not None else 0
+                found = self.number_of(given, depth) if given is not None else 0
                 self.variables[(target.text or b"").decode()] = str(found)
                 return found
             case "postfix_expression" | "unary_expression":
