@@ -175,8 +175,8 @@ def _run(folder: Path, cell: Cell, metrics: dict[Any, pd.DataFrame], samples: di
 
 
 def _by_cell(table: pd.DataFrame) -> dict[Any, pd.DataFrame]:
-    keys = [table[name].to_numpy() for name in CELL]
-    return dict(iter(table.drop(columns=CELL).groupby(keys, sort=False)))
+    # By the columns' names: pandas writes arrays of keys out as text, at seconds for long ones.
+    return {name: part.drop(columns=CELL) for name, part in table.groupby([*CELL], sort=False)}
 
 
 def _labelled(table: pd.DataFrame, run: Run) -> pd.DataFrame:
