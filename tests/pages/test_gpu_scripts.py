@@ -38,8 +38,8 @@ ON_MACHINE = {
     "pytest",
 }
 """What a GPU machine has, with what these need."""
-UNUSED_ON_MACHINE = {"aiohttp", "matplotlib", "wandb"}
-"""Imported where servers, figures and that logger are used, which no GPU script does."""
+UNUSED_ON_MACHINE = {"aiohttp", "matplotlib", "tree-sitter", "tree-sitter-bash", "wandb"}
+"""Imported where servers, figures, shell scripts and that logger are used, which no GPU script does."""
 
 
 @pytest.fixture
