@@ -69,12 +69,12 @@ def make_tools(folder: Path) -> None:
     """The programs that a script finds, and what it reads before its first line."""
     (folder / "bin").mkdir()
     for name in STARTERS:
-        (folder / "bin" / name).write_text(STUB)
+        (folder / "bin" / name).write_text(STUB, encoding="utf-8")
         (folder / "bin" / name).chmod(0o755)
     for name in HARMLESS:
         if place := shutil.which(name):
             (folder / "bin" / name).symlink_to(place)
-    (folder / "before.sh").write_text(BEFORE)
+    (folder / "before.sh").write_text(BEFORE, encoding="utf-8")
 
 
 def starters(commands: Sequence[Command]) -> list[Command]:
@@ -130,7 +130,7 @@ def difference(ours: Sequence[Command], theirs: Sequence[tuple[str, ...]], words
 def compared(script: Path, tools: Path) -> dict[str, object]:
     """What became of one script."""
     try:
-        found, words = walk(script.read_text(), str(script))
+        found, words = walk(script.read_text(encoding="utf-8"), str(script))
     except UserError as error:
         return {"refused": str(error)}
     ours = starters(found.commands)
@@ -169,7 +169,7 @@ def main() -> int:
             rows.append({"folder": root.name, **total, "different": total["different"], "refused": total["refused"]})
             print(json.dumps(rows[-1]))
     if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+        options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     return int(any(row["different"] or row["refused"] for row in rows))
 
 

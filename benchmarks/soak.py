@@ -344,6 +344,7 @@ def server(place: Place, share: float, draw: random.Random) -> Result:
         env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
+        encoding="utf-8",
         check=False,
     )
     result.ask(done.returncode == 0, f"server: {done.stdout[-500:]}")

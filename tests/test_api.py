@@ -88,7 +88,7 @@ def test_a_mistake_is_the_commands_message(tmp_path: Path, monkeypatch: pytest.M
 
 def test_settings_reach_free_mappings_and_flags_and_overrides_the_command(tmp_path: Path, monkeypatch) -> None:
     given: list[str] = []
-    monkeypatch.setattr(api, "_command", lambda name, *arguments, quiet: given.extend(arguments))
+    monkeypatch.setattr(api, "_command", lambda name, *arguments, **_: given.extend(arguments))
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\ndefaults: [four_sums]\n")
     loss = {"algorithm.loss": "my_losses.wide", "algorithm.loss_options": {"width": 0.3}, "callbacks.mine.deep": 1}

@@ -145,9 +145,10 @@ def test_the_plan_answers_with_the_largest_micro_batch_and_the_fewest_machines(s
         *SMALL, "trainer=fsdp", "trainer.devices=2", "trainer.num_nodes=4", "trainer.micro_batch_tokens=4096"
     )
     memory = simple_memory(config)
-    largest, fewest = what_fits(config, memory)
+    (largest, fewest), nodes = what_fits(config, memory)
     assert largest == "largest micro-batch that fits: trainer.micro_batch_tokens=16384 (set: 4096)"
     assert fewest == "fewest machines that fit: trainer.num_nodes=1 (set: 4)"
+    assert nodes == 1
     assert fewest_nodes(config, lambda _: False) is None
 
 
@@ -161,7 +162,7 @@ def test_the_fewest_machines_are_any_number_and_what_an_awake_engine_keeps_count
     assert fewest_nodes(changed(config, num_nodes=100), lambda of: of.trainer.num_nodes >= 99) == 99
     memory = simple_memory(config)
     assert memory.peak > 90  # of 74.5 GiB, on any number of machines
-    assert not any("fewest machines" in line for line in what_fits(config, memory))
+    assert not any("fewest machines" in line for line in what_fits(config, memory)[0])
 
 
 def test_the_plan_names_nothing_that_the_config_has(simple):
@@ -170,7 +171,7 @@ def test_the_plan_names_nothing_that_the_config_has(simple):
     sized_down = config.model_copy(update={"hardware": config.hardware.__class__(**config.hardware.__dict__ | small)})
     for choice, offered in (("none", True), ("full", False)):
         of = changed(sized_down, activation_checkpointing=choice, micro_batch_tokens=65536)
-        lines = what_fits(of, simple_memory(of))
+        lines, _ = what_fits(of, simple_memory(of))
         assert lines
         assert any("activation_checkpointing=full" in line for line in lines) == offered
 

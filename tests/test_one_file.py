@@ -83,7 +83,7 @@ def test_four_sums_with_every_switch_toggled(compose, tmp_path, monkeypatch, tog
 
 
 TURNS = (
-    "turns.environment=user_environments.speaks", f"turns.max_turns={dapo_over_turns.MAX_TURNS}",
+    "turns.environment=user_environments.talks", f"turns.max_turns={dapo_over_turns.MAX_TURNS}",
     f"turns.max_observation_tokens={dapo_over_turns.MAX_OBSERVATION_TOKENS}", "turns.deadline_s=60",
 )  # fmt: skip
 
@@ -91,14 +91,14 @@ TURNS = (
 @pytest.mark.parametrize("toggled", [None, "token_level_loss"])
 def test_four_sums_over_turns(compose, tmp_path, monkeypatch, toggled):
     monkeypatch.syspath_prepend(str(Path(__file__).parent / "environments"))
-    from user_environments import speaks
+    from user_environments import talks
 
     settings = Settings(steps=STEPS, num_prompts=4, minibatch_prompts=2, eps=EPS)
     config, settings = switched(compose, ("+experiment=four_sums", *SMALLER, *TURNS), settings, toggled)
     said = []
 
     def respond(*given) -> list[dapo_in_one_file.Response]:
-        found = dapo_over_turns.episodes(*given, says=speaks)
+        found = dapo_over_turns.episodes(*given, says=talks)
         said.extend(len(episode.said) for episode in found)
         return found
 

@@ -309,14 +309,14 @@ def test_settings_and_options_fill_the_parameters_that_name_them(compose):
 def test_rewards_outside_a_declared_range_end_the_run_where_only_it_knows_them(compose):
     """A reward function may give anything; the first batch shows it."""
     config = compose(ESTIMATOR + "maxrl.maxrl", *SPARED)
-    batch = SimpleNamespace(rewards=torch.tensor([1.0, -0.5]), response_lengths=torch.tensor([1, 1]))
+    batch = SimpleNamespace(rewards=torch.tensor([1.0, -0.5]), response_lengths=torch.tensor([1, 1]), turn_rewards=None)
     with pytest.raises(ConfigError, match=r"maxrl.*at least 0.*1 of 2.*-0.5"):
         credit(config.algorithm)(batch, None)  # type: ignore[arg-type]
 
 
 def test_a_range_that_a_loss_declares_is_held_against_every_batch_too(compose):
     config = compose(SMALL_REWARDS)
-    batch = SimpleNamespace(rewards=torch.tensor([0.75, 0.5]), response_lengths=torch.tensor([1, 1]))
+    batch = SimpleNamespace(rewards=torch.tensor([0.75, 0.5]), response_lengths=torch.tensor([1, 1]), turn_rewards=None)
     with pytest.raises(ConfigError, match=r"small_rewards.*at most 0.5.*1 of 2.*0.75"):
         credit(config.algorithm)(batch, None)  # type: ignore[arg-type]
 

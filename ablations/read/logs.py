@@ -175,7 +175,10 @@ def _csv(file: Path) -> list[Log]:
     arm, seed = (next((lowered[one] for one in known if one in lowered), None) for known in (ARMS, SEEDS))
     whose = {arm: "arm", seed: "seed"} if arm and seed else {}
     if step is None and not whose:
-        raise StudyError(f"{file}: has no column step, and none of arm and seed; it has {short(', '.join(names))}")
+        raise StudyError(
+            f"{file}: has no column step, none of arm and seed, and no `change` as a ledger has; it has "
+            f"{short(', '.join(names))}"
+        )
     rows: list[Row] = []
     for number, line in numbered[1:]:
         if len(line) != len(header):

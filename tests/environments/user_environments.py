@@ -59,6 +59,11 @@ def speaks(problem, responses):
     return str(1000 + len(said))[-1 - len(said) % 3 :] if length % 2 else None, (length % 3 - 1) / 4096
 
 
+def talks(problem, responses):
+    """The same without rewards."""
+    return speaks(problem, responses)[0]
+
+
 def pays(problem, responses):
     match responses[-1]:
         case "nan":

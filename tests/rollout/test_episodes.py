@@ -118,7 +118,8 @@ def test_an_environment_that_never_speaks_changes_no_sample_and_not_their_order(
     assert [s.key for s in silent] == [s.key for s in plain]
     for one, other in zip(silent, plain, strict=True):
         assert one.ended_by == ("environment" if other.finished else "tokens")
-        assert other == Sample(**vars(one) | {"ended_by": ""})
+        assert other == Sample(**vars(one) | {"ended_by": "", "turn_rewards": ()})
+        assert not any(one.turn_rewards)
 
 
 def test_an_episode_is_the_turns_with_what_was_said_to_each_between_them():
