@@ -307,7 +307,7 @@ def _file_of(data: Data, runs_dir: Path) -> str:
     return str(file)
 
 
-def _function(reward: Callable[..., Any] | str, code: Path = Path("runs") / CODE) -> str | None:
+def _function(reward: Callable[..., Any] | str, code: Path) -> str | None:
     """The dotted path of a function or another callable object; None for a rule's name.
 
     code: the folder for the source of one that the script or a notebook's cell defines.

@@ -155,14 +155,14 @@ def test_a_reward_is_any_callable_that_a_module_has_at_its_top(tmp_path: Path, m
     import callable_rewards
 
     for name, right in (("score", "2"), ("part", "3"), ("judge", "4")):
-        path = api._function(getattr(callable_rewards, name))
+        path = api._function(getattr(callable_rewards, name), tmp_path)
         assert path == f"callable_rewards.{name}"
         with Verifier(rule="numeric", extraction="number", function=path, workers=1) as made:
             scores = made.score([(RewardProblem("p", "?", right), text) for text in "234"])
         assert [score.correct for score in scores] == [text == right for text in "234"]
     for nowhere in (callable_rewards.Judge.score, functools.partial(callable_rewards.score), callable_rewards.Judge()):
         with pytest.raises(UserError, match="no module has it at its top") as refused:
-            api._function(nowhere)
+            api._function(nowhere, tmp_path)
         assert "\n" not in str(refused.value)
 
 

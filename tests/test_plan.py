@@ -314,7 +314,10 @@ def test_the_machines_of_a_deadline_are_doubled_until_a_slow_model_keeps_it_too(
     assert eight.step_seconds == seconds
     assert eight.days == seconds * alone.budget.steps / 86_400
     assert eight.gpu_hours == pytest.approx(64 * 24 * eight.days * alone.runs)
+    assert (four.fits, eight.fits) == (True, True)
+    assert [(one.nodes, one.fits) for one in clusters(alone, memory, 16)] == [(8, False), (16, True)]
     dated = composed(*typed, f"days={eight.days * 1.01}")
+    assert min(one.nodes for one in clusters(dated, memory, 16) if one.fits) == 16  # eight would be quick enough
     found = clusters(dated, memory, 4)
     assert [one.nodes for one in found] == [4 * 2**k for k in range(len(found))]
     assert published(found[-1].days)[1] <= dated.days < published(found[-2].days)[1]

@@ -101,7 +101,7 @@ const unitOf = (metric, difference) => (metric.scale === 100 && !difference ? "%
 
 // A line through two points would show a course that nobody measured.
 const marks = (count, size) => (count < 3 ? { paths: () => null, points: { show: true, size: size + 3 } } : { points: { show: count < 30, size } });
-const RISES = "#1d6fb8", FALLS = "#be4a1c";
+const RISES = "#1d6fb8", FALLS = "#be4a1c"; // from the first arm to the last
 const FEW = 3; // of the completions of a problem are shown before somebody asks for all
 const PANEL_LOOKS = [["#1d6fb8", []], ["#be4a1c", [6, 3]], ["#5f8f1d", [2, 3]]];
 
@@ -375,7 +375,7 @@ class Explorer {
     this.plot?.destroy();
     this.plot = null;
     this.chosen = null;
-    byId("heading").textContent = (difference ? "Difference in " : "") + metric.words + unit + (difference ? ", paired by seed, mean and 95 % interval" : paired ? " after the last step, a line for each seed" : this.seeds.length > 1 ? ", mean of the seeds" : "");
+    byId("heading").textContent = (difference ? "Difference in " : "") + metric.words + unit + (difference ? ", paired by seed, mean and 95 % interval" : paired ? " after the last step, a line for each seed, in bold the mean" : this.seeds.length > 1 ? ", mean of the seeds" : "");
     byId("whole").hidden = paired || !state.range.length;
     byId("readout").textContent = seen.length ? byId("readout").dataset.hint : "Nothing to draw: no run that is chosen here has this metric, or none has a pair.";
     if (!seen.length) return;

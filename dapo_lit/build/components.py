@@ -211,7 +211,7 @@ class RunComponents:
             open_benchmark(
                 benchmark,
                 self.tokenizer,
-                self.policy.config,
+                self.policy,
                 seed=config.seed,
                 deadline_s=config.reward.deadline_s,
                 workers=self.num_workers,

@@ -6,9 +6,10 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
+from functools import cache
 from pathlib import Path
 
-from transformers import PretrainedConfig, PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ablations.errors import DataError
 from dapo_lit.config import Config, ConfigError
@@ -88,7 +89,7 @@ class OpenBenchmark:
 def open_benchmark(
     benchmark: Benchmark,
     tokenizer: PreTrainedTokenizerBase,
-    policy: PretrainedConfig,
+    model: PreTrainedModel,
     *,
     seed: int,
     limit: int | None = None,
@@ -102,7 +103,7 @@ def open_benchmark(
         together.
     day: the date in prompts whose chat template writes one; None: today.
     """
-    from dapo_lit.policy.load import end_of_turn, response_text  # loads torch
+    from dapo_lit.policy.load import eos_ids, response_text  # loads torch
 
     problems = benchmark_problems(benchmark)
     verifier = Verifier(rule=benchmark.rule, extraction=benchmark.extraction, deadline_s=deadline_s, workers=workers)
@@ -112,14 +113,17 @@ def open_benchmark(
     template = agreed_template(benchmark.template, benchmark.extraction, "benchmark.template", "benchmark.extraction")
     ids = template.encode_all([*map(template.asked, problems)], tokenizer, day)
     prompts = [Prompt(problem, token_ids(own)) for problem, own in zip(problems, ids, strict=True)]
-    max_tokens, messages = response_limit(benchmark, prompts, policy)
-    listed = policy.eos_token_id if isinstance(policy.eos_token_id, list) else [policy.eos_token_id]
-    ends = [end for end in (*listed, tokenizer.eos_token_id, end_of_turn(tokenizer)) if isinstance(end, int)]
+    max_tokens, messages = response_limit(benchmark, prompts, model.config)
+
+    @cache
+    def ends() -> tuple[int, ...]:  # not before it is needed: checks say in words that there is none
+        return eos_ids(model, tokenizer)
+
     return OpenBenchmark(
         settings=benchmark,
         prompts=prompts[:limit],
         sampling=Sampling(max_tokens, benchmark.temperature, benchmark.top_p, seed=seed),
-        decode=lambda ids: response_text(ids, ends, tokenizer),
+        decode=lambda ids: response_text(ids, ends(), tokenizer),
         verifier=verifier,
         messages=messages,
     )

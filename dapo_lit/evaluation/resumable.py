@@ -72,7 +72,7 @@ def evaluate_model(config: EvaluateConfig, evaluated: EvaluatedModel) -> Result:
     benchmark = open_benchmark(
         config.benchmark,
         evaluated.tokenizer,
-        evaluated.model.config,
+        evaluated.model,
         seed=config.seed,
         limit=config.limit,
         deadline_s=config.deadline_s,

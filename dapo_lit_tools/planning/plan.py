@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from rich.console import Console
+from rich.status import Status
 
 from ablations.compare.statistics import pairs_needed
 from ablations.screen import print_table
@@ -60,7 +61,7 @@ def plan(config: PlanConfig, overrides: list[str]) -> None:
     print_price(config, found)
 
 
-def doing(what: str) -> Any:
+def doing(what: str) -> Status:
     """Says on the error stream what takes long, with a spinner on a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -80,6 +81,8 @@ class Cluster:
     """Of one run."""
     gpu_hours: float
     """Of all runs."""
+    fits: bool
+    """Into the memory of the cards."""
 
 
 def clusters(config: PlanConfig, memory: Memory, fewest: int | None) -> list[Cluster]:
@@ -89,16 +92,20 @@ def clusters(config: PlanConfig, memory: Memory, fewest: int | None) -> list[Clu
     Memory is that of the config's own machines: it decides on an engine's cache only.
     """
     from dapo_lit.forecast.fitting import changed
+    from dapo_lit.forecast.memory import GIB
+
+    own = fits(config, memory, config.hardware.memory_gb * 1e9 / GIB)
 
     def on(nodes: int) -> Cluster:
         of = cast(PlanConfig, changed(config, num_nodes=nodes))
         phases_there = step_phases(of, memory)
         seconds = sum(phase.seconds for phase in phases_there)
-        return Cluster(nodes, sum(gpus(of)), seconds, seconds * of.budget.steps / 86_400, gpu_hours(of, phases_there))
+        days, hours = seconds * of.budget.steps / 86_400, gpu_hours(of, phases_there)
+        return Cluster(nodes, sum(gpus(of)), seconds, days, hours, nodes >= fewest if fewest else own)
 
     numbers = {config.trainer.num_nodes} | ({fewest} if fewest else set())
-    if config.days and config.trainer.strategy == "fsdp":
-        nodes = min(numbers)
+    if config.days and fewest:
+        nodes = fewest
         while published(on(nodes).days)[1] > config.days and nodes < MOST_NODES:
             nodes *= 2
             numbers.add(nodes)
@@ -317,18 +324,20 @@ def print_price(config: PlanConfig, found: list[Cluster]) -> None:
     rows = []
     for one in found:
         cost = (_range(one.gpu_hours * price),) if price else ()
-        step = (f"{one.nodes}", f"{one.gpus}", _amount(one.step_seconds))
+        step = (f"{one.nodes}{'' if one.fits else ', too few'}", f"{one.gpus}", _amount(one.step_seconds))
         rows.append((*step, f"{_amount(one.days)} ({_range(one.days)})", _amount(one.gpu_hours), *cost))
     columns = ("machines", "GPUs", "s a step", "days a run", "GPU-hours", *(["cost"] if price else []))
     print_table(columns, rows, title=f"runs x steps: {runs} x {steps}; ranges: off as on published steps")
     if config.days:
         kept = [
-            next((one.nodes for one in found if end(one) <= config.days), None)
+            next((one.nodes for one in found if one.fits and end(one) <= config.days), None)
             for end in (lambda one: one.days, lambda one: published(one.days)[1])
         ]
-        said = [f"{nodes} machines" if nodes else f"more than {MOST_NODES} machines" for nodes in kept]
+        most = f"more than {found[-1].nodes:,} machines" if config.trainer.strategy == "fsdp" else "not on one process"
+        said = [f"{nodes} machine{'s' * (nodes > 1)}" if nodes else most for nodes in kept]
         print(
-            f"{steps} steps in {config.days:g} days: {said[0]} as modelled, {said[1]} with the error on published steps"
+            f"{steps} steps in {config.days:g} days: {said[0]} as modelled, {said[1]} with the error on published "
+            "steps. Communication between machines is not modelled: many of them are slower than this"
         )
     pairs = pairs_needed(1)
     own = next(one for one in found if one.nodes == config.trainer.num_nodes)
