@@ -7,6 +7,7 @@ is computed from these (`arm_name`, `Arm.name`): two arms that differ never shar
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ablations.errors import suggestion
 from ablations.techniques import DAPO, LADDER, NAIVE_GRPO, REGISTER, is_own
@@ -118,6 +119,37 @@ class Design:
         varying = frozenset.union(*(arm.on for arm in self.arms)) - frozenset.intersection(*(a.on for a in self.arms))
         keys = (OWN if is_own(t) else f"algorithm.techniques.{t}" for t in varying)
         return frozenset(keys).union(*(arm.settings for arm in self.arms))
+
+
+PARTS = {
+    "loss": "loss_options",
+    "advantage.estimator": "advantage.options",
+    "overlong.punish": "overlong.options",
+    "correction.kind": "correction.options",
+    "entropy.control": "entropy.options",
+}
+"""Keys below `algorithm` that name a function, and those of its options."""
+
+
+def own_parts(algorithm: Mapping[str, Any]) -> dict[str, Setting]:
+    """The functions of a user's file in the section `algorithm` of a config, with their options, as an arm sets them.
+
+    >>> own_parts({"loss": "my_file.soft_clip", "loss_options": {"width": 0.2}, "advantage": {"estimator": "group"}})
+    {'algorithm.loss': 'my_file.soft_clip', 'algorithm.loss_options.width': 0.2}
+    """
+    found: dict[str, Setting] = {}
+    for key, options in PARTS.items():
+        name = _below(algorithm, key)
+        if isinstance(name, str) and "." in name:
+            found[f"algorithm.{key}"] = name
+            found |= {f"algorithm.{options}.{option}": v for option, v in (_below(algorithm, options) or {}).items()}
+    return found
+
+
+def _below(tree: Any, key: str) -> Any:
+    for name in key.split("."):
+        tree = tree.get(name) if isinstance(tree, Mapping) else None
+    return tree
 
 
 def ladder() -> tuple[Arm, ...]:

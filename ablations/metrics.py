@@ -31,7 +31,9 @@ class Metric:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"\w+", self.name):
-            raise ValueError(f"a metric's name is letters, digits and _, not {self.name!r}")
+            raise ValueError(
+                f"a metric's name is letters, digits and _, not {self.name!r}; its key in metrics.jsonl is own/NAME"
+            )
         if not self.words or not self.definition:
             raise ValueError(f"the metric {self.name} needs a name in words and a definition")
 

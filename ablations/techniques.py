@@ -49,7 +49,7 @@ class Condition:
     """Another metric that shows that it acts, from the same size on, and what that one is."""
     lever: str = ""
     """The key that gives the technique more to act on, in a sentence."""
-    source: str = "chosen below what every study that decided its effect measured (docs/claims.yaml)"
+    source: str = ""
     """The source of `least`."""
     like: tuple[str, ...] = ()
     """Further metrics, and ratios `a:b` of two, in which runs have to resemble each other before an effect that was

@@ -11,8 +11,8 @@ pair by pair, until the difference is decided. On a terminal it asks before it s
 --plan: it stops there). Again, the same command continues. Every other key of a training may follow, such as
 task.max_response_tokens=64, task.eval_path=test.csv, budget.steps=20. `all` asks which technique matters: a few steps
 of DAPO say what a run takes, and the budget decides between all combinations of the techniques, half of them, and one
-technique at a time. A part of your own is a function in a file of yours: a loss, an estimator of advantages, a penalty
-or a correction (docs/new_loss.md). The study compares the arm `--on` with and without it. Without --model and --data it
+technique at a time. A part of your own is a function in a file of yours (a loss, an estimator of advantages, a penalty,
+a correction, a controller of the entropy bonus), or a technique's record (docs/new_loss.md). The study compares the arm `--on` with and without it. Without --model and --data it
 trains the package's policy on sums, in the regime where the techniques act (conf/regime/joint.yaml).
 """
 
@@ -67,7 +67,9 @@ Start = tuple[Path, list[str]]
 def parse_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """The command line, and the keys of a training on it."""
     parser = CommandParser(prog="python -m dapo_lit.ablate", description=__doc__)
-    parser.add_argument("technique", help=f"{', '.join(REGISTER)}, {ALL}, or a function of yours: module.function")
+    parser.add_argument(
+        "technique", help=f"{', '.join(REGISTER)}, {ALL}, or a function or technique of yours: module.name"
+    )
     parser.add_argument(
         "--option", action="append", default=[], help="name=value: an option of your function; repeatable"
     )
@@ -526,7 +528,8 @@ def cost(estimate: Mapping[str, Any]) -> list[str]:
     from ablations.read.outcomes import in_words
 
     looks, steps = ", ".join(map(str, estimate["looks"])), estimate["steps"]
-    lines = [f"study     pairs of runs of {steps} steps, with and without it; looks after {looks}"]
+    length = f"{steps} step{'' if steps == 1 else 's'}"
+    lines = [f"study     pairs of runs of {length}, with and without it; looks after {looks}"]
     for row in estimate["costs"]:
         text = f"{row['pairs']} pairs: about {row['minutes']:,.0f} minutes and {row['tokens']:,.0f} tokens; they find"
         least = float("inf") if row["finds_points"] is None else row["finds_points"]

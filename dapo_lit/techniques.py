@@ -29,6 +29,8 @@ def is_own(technique: str) -> bool:
     return "." in technique
 
 
+MEASURED = "chosen below what every study that decided its effect measured (docs/claims.yaml)"
+
 register(
     (
         Technique(
@@ -46,6 +48,7 @@ register(
                 0.02,
                 lever="A lower task.max_response_tokens truncates more.",
                 like=("rollout/length_max:rollout/length_mean",),
+                source=MEASURED,
             ),
             never_acted=("rollout/truncated_frac", "nothing was truncated"),
         ),
@@ -65,6 +68,7 @@ register(
                 metric_while_on="clip/symmetric_high_frac_last_epoch",
                 lever="More updates a step (a lower algorithm.minibatch_prompts) move the ratios further.",
                 like=("rollout/entropy",),
+                source=MEASURED,
             ),
             idle=(
                 lambda get: (
@@ -100,6 +104,7 @@ register(
                 instead=("reward/length_penalty", "the mean penalty, of answers in the buffer,"),
                 lever="A lower task.max_response_tokens, or a higher algorithm.overlong.cache_tokens, punishes more.",
                 like=("rollout/length_max:rollout/length_mean",),
+                source=MEASURED,
             ),
             never_acted=("reward/length_penalty", "the penalty never fired"),
             idle=(
@@ -162,6 +167,7 @@ register(
                 inverted=True,
                 lever="Fewer algorithm.samples_per_prompt, or easier or harder problems, leave more groups unmixed.",
                 like=("rollout/groups_all_correct_frac", "rollout/groups_all_wrong_frac"),
+                source=MEASURED,
             ),
             never_acted=("sampling/tokens_filtered_frac", "it never dropped a group"),
             idle=(

@@ -48,10 +48,11 @@ def compose(words: list[str]) -> str:
     return module
 
 
-def run_of(folder: Path, *typed: str) -> Path:
-    run = write_run(folder, Arm(DAPO), 0, study="single", steps=12, every=3)
+def run_of(folder: Path, *typed: str, arm: Arm = Arm(DAPO)) -> Path:  # noqa: B008 (frozen)
+    run = write_run(folder, arm, 0, study="single", steps=12, every=3)
     (run / "overrides.txt").write_text("".join(f"{line}\n" for line in typed))
     config = yaml.safe_load((run / "config.yaml").read_text())
+    config["algorithm"]["own_techniques"] = arm.own
     (run / "config.yaml").write_text(yaml.safe_dump(config | {"replay": {"record": [4, 8]}}))
     return run
 
@@ -73,6 +74,31 @@ def test_the_commands_of_a_runs_page_compose(tmp_path: Path, typed: tuple[str, .
     assert page is not None
     one_more = [] if "algorithm=naive_grpo" in typed else ["dapo_lit.train", "dapo_lit.report"]  # GRPO beside it
     assert [compose(words) for words in printed(page)] == ["dapo_lit.replay", *one_more, "dapo_lit.train"]
+
+
+PART = {"algorithm.advantage.estimator": "maxrl.maxrl", "algorithm.advantage.options.scale": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("arm", "reference"),
+    [
+        (Arm(DAPO - {"soft_overlong_punishment"}, PART), "dapo-soft_overlong_punishment"),
+        (Arm(DAPO | {"my_techniques.LIGHT"}), "dapo"),
+    ],
+    ids=["a part", "a technique"],
+)
+def test_the_page_of_a_run_with_something_of_ones_own_compares_it_with_and_without(
+    tmp_path: Path, arm: Arm, reference: str
+) -> None:
+    typed = [setting(key, value) for key, value in arm.values.items()]
+    page = write_run_page(run_of(tmp_path, "+experiment=dapo", "reward.wrong_value=0", *typed, arm=arm))
+    assert page is not None
+    _, words = printed(page)
+    assert compose(words) == "dapo_lit.train"
+    assert setting("study.arms", [reference, arm.name]) in words
+    assert f"study.reference={reference}" in words
+    assert "reward.wrong_value=0" in words
+    assert not [word for word in words if word.startswith("algorithm.")]
 
 
 def test_the_commands_of_the_page_of_a_studys_run_compose(tmp_path: Path) -> None:

@@ -141,6 +141,10 @@ def _one_technique(names: set[str], at: str, where: str) -> list[Contrast]:
     ]
 
 
+ADDED = "added"
+"""The family of techniques in files of the user's."""
+
+
 def _own_techniques(arms: Sequence[str]) -> list[Contrast]:
     """Each technique in a file of the user's, added to an arm that is there without it."""
     found = []
@@ -151,7 +155,7 @@ def _own_techniques(arms: Sequence[str]) -> list[Contrast]:
             without = Arm(on - {technique}).name
             if without + at + settings in arms:
                 label = f"{technique} (added to {without + at + settings})"
-                found.append(difference("added", label, None, name, without + at + settings))
+                found.append(difference(ADDED, label, None, name, without + at + settings))
     return found
 
 

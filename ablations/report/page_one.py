@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ablations.border import is_share
-from ablations.compare.contrasts import Contrast, Effect
+from ablations.compare.contrasts import ADDED, Contrast, Effect
 from ablations.compare.effects import counted_values, effects_on_every_metric
 from ablations.compare.equal_budget import (
     BUDGETS,
@@ -111,7 +111,8 @@ def _sentence(results: Results, effect: Effect) -> str:
             float(per_base([results.scores[arm][seed] for seed in seeds], base_of)[: estimate.n].mean()) for arm in pair
         )
         control = {"naive_grpo": "GRPO", "dapo": "DAPO"}.get(pair[1], short(pair[1]))
-        treated = f"with {name}" if effect.contrast.technique else short(pair[0])
+        named = effect.contrast.technique or effect.contrast.family == ADDED
+        treated = f"with {name.partition(' (')[0]}" if named else short(pair[0])
         text = f"{control} {level(key, before)}, {treated} {level(key, after)}"
     else:
         text = f"{name}: {effect.words}"
@@ -122,7 +123,8 @@ def _sentence(results: Results, effect: Effect) -> str:
     p = effect.p if effect.adjusted is None else effect.adjusted
     tested = "" if p is None else f", p = {p:.2g}"
     verdict = "decided" if effect.decided else effect.verdict
-    return f"{text}; {'all' if alike == n else f'{alike} of'} {n} {of} {sign} ({numbers}{tested}): {verdict}."
+    counted = f"{'all' if alike == n else f'{alike} of'} {n} {of} {sign}" if np.any(units) else f"all {n} {of} equal"
+    return f"{text}; {counted} ({numbers}{tested}): {verdict}."
 
 
 def level(key: str, value: float) -> str:

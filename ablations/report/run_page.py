@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ablations.border import LARGEST, is_share
-from ablations.command_text import command
+from ablations.command_text import command, setting
 from ablations.compare.statistics import pairs_needed
+from ablations.designs import Arm, Setting, own_parts
 from ablations.files.layout import kept_states, playable_page
 from ablations.files.metrics_file import Metrics, read_metrics
 from ablations.files.record import read_config, read_record
@@ -133,7 +134,10 @@ class RunPage:
             parts.append(
                 f"The curves are drawn through one step in {self.plain.stride}; metrics.jsonl has all of them."
             )
-        title = f"{run.study}: {run.arm}, seed {run.seed}"
+        parts_of_own = [
+            f"{key.removeprefix('algorithm.')}={v}" for key, v in own_parts(run.config["algorithm"]).items()
+        ]
+        title = ", ".join((f"{run.study}: {run.arm}", *parts_of_own, f"seed {run.seed}"))
         explored = exploration(Runs((run,)), metric, live=live, characters=CHARACTERS)
         return write_html(Document(title, parts, explored), self.folder / "run.html")
 
@@ -187,10 +191,13 @@ def _commands(run: Run) -> str:
     if any(line.startswith("study.arm=") for line in run.overrides):
         found = command("report", str(run.folder.parent.parent))
         return f"{text} This run is one of the study {run.study}, which says:\n\n```\n{found}\n```"
-    kept = [line for line in run.overrides if line and not line.lstrip("+~").startswith(OWN)]
-    pairs = pairs_needed(len(REGISTER))
-    study = command("train", "-m", *kept, "+study=leave_one_out", f"seed=range(0,{pairs})")
-    own_settings = any(line.lstrip("+~").startswith("algorithm") for line in kept)
+    arms, parts = _with_and_without(run.config["algorithm"])
+    # arms set the switches, and what is of the user's own
+    own = (*OWN, "algorithm.techniques.", "algorithm.own_techniques", *parts)
+    kept = [line for line in run.overrides if line and not line.lstrip("+~").startswith(own)]
+    pairs = pairs_needed(1 if arms else len(REGISTER))
+    study = command("train", "-m", *kept, "+study=leave_one_out", *arms, f"seed=range(0,{pairs})")
+    own_settings = any(line.lstrip("+~").startswith("algorithm") for line in run.overrides)
     if any(run.config["algorithm"]["techniques"].values()) and not own_settings:
         # into the same folder, where a report finds both
         again = [line for line in run.overrides if line and not line.lstrip("+~").startswith((*ONCE, "seed="))]
@@ -200,10 +207,20 @@ def _commands(run: Run) -> str:
             " One run more goes the same way without DAPO's techniques, from the same base policy, and a report shows "
             f"both:\n\n```\n{without}\n{both}\n```\n\n"
         )
-    return (
-        f"{text} To train {pairs} pairs of runs for each technique, with and without it, the fewest that can decide "
-        f"{len(REGISTER)} comparisons:\n\n```\n{study}\n```"
-    )
+    what = "for each technique, with and without it, the fewest that can decide " + f"{len(REGISTER)} comparisons"
+    if arms:
+        what = "with and without what is of your own, the fewest that can decide"
+    return f"{text} To train {pairs} pairs of runs {what}:\n\n```\n{study}\n```"
+
+
+def _with_and_without(algorithm: Mapping[str, Any]) -> tuple[list[str], dict[str, Setting]]:
+    """The settings of a study of what a run has from a user's file, and the keys that its arms set; none: nothing is."""
+    own, parts = algorithm.get("own_techniques") or [], own_parts(algorithm)
+    on = frozenset(name for name, value in algorithm["techniques"].items() if value)
+    if not own and not parts:
+        return [], {}
+    without = Arm(on).name
+    return [setting("study.arms", [without, Arm(on | {*own}, parts).name]), f"study.reference={without}"], parts
 
 
 def _course(run: Run, keys: list[str]) -> Table:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from ablations.designs import own_parts
 from ablations.files.layout import EVALUATIONS, kept_states
 from ablations.files.metrics_file import read_metrics
+from ablations.files.record import read_config
 from ablations.files.tables import read_table
 from ablations.screen import print_table
 from dapo_lit.config import Config
@@ -40,7 +42,9 @@ def print_summary(folder: RunFolder, config: Config) -> None:
             lines.append((name, start, end))
     lines.append(("tokens generated", "", f"{after['tokens_generated']:,.0f}"))
     lines.append(("wall time (s, evaluation excluded)", "", f"{after['wall_s']:.0f}"))
-    title = f"{run['arm']}, seed {config.replicate}, {rows.index[-1]} steps"
+    own = own_parts(read_config(folder.path)["algorithm"])
+    parts = [f"{key.removeprefix('algorithm.')}={value}" for key, value in own.items()]
+    title = ", ".join((run["arm"], *parts, f"seed {config.replicate}", f"{rows.index[-1]} steps"))
     print_table(("", "before", "after"), lines, title=title)
     if reason := early_end(run["status"], int(rows.index[-1]), config.budget.steps):
         print(reason)

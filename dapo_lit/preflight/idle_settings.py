@@ -95,6 +95,7 @@ def check_switches(config: Config) -> Finding:
     """Lists the techniques that are on, with a warning for each setting that can have no effect."""
     on = [switch for switch in REGISTER if getattr(config.algorithm.techniques, switch)]
     on += [own_technique(path).label for path in config.algorithm.own_techniques]
+    on += [part.setting for part in parts_of(config.algorithm) if "." in part.name]
     lines = idle_settings(config, objective(config.algorithm, config.task.max_response_tokens))
     found = f"; {len(lines)} to look at" if lines else ""
     return Finding((", ".join(on) or "all off") + found, tuple(lines))

@@ -342,8 +342,10 @@ def check_rewards(config: Config) -> None:
             raise ConfigError(f"{needs}, and algorithm.kl.where=reward subtracts from them; set kl.where=loss")
         if reward.function or reward.weights:
             continue
-        if not low <= reward.wrong_value <= high:
-            raise ConfigError(f"{needs}, and reward.wrong_value={reward.wrong_value} is none; set reward.wrong_value=0")
+        wrong_value, faults = reward.wrong_value, []
+        if not low <= wrong_value <= high:
+            faults.append(f"reward.wrong_value={wrong_value} is none (set reward.wrong_value=0)")
+            wrong_value = 0
         if not low <= 1 <= high:
             raise ConfigError(f"{needs}, and a right answer has 1; give a reward function of your own")
         if part.needs.both_signs and reward.wrong_value >= 0:
@@ -352,12 +354,14 @@ def check_rewards(config: Config) -> None:
                 "reward.wrong_value=-1"
             )
         if algorithm.techniques.soft_overlong_punishment:
-            least = least_reward(reward.wrong_value, algorithm.overlong.penalty_factor, share)
+            least = least_reward(wrong_value, algorithm.overlong.penalty_factor, share)
             if least < low:
-                raise ConfigError(
-                    f"{needs}, and algorithm.techniques.soft_overlong_punishment takes them down to {least:g}; switch "
-                    "it off (in a study: an arm without it), or set algorithm.overlong.punish=right"
+                faults.append(
+                    f"algorithm.techniques.soft_overlong_punishment takes them down to {least:g} (switch it off, in a "
+                    "study by an arm without it, or set algorithm.overlong.punish=right)"
                 )
+        if faults:
+            raise ConfigError(f"{needs}: {', and '.join(faults)}")
 
 
 def least_reward(wrong_value: float, factor: float, penalty: Part) -> float:

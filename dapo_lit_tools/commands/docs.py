@@ -38,8 +38,13 @@ def found(words: str) -> str | None:
 
 
 def as_text(page: Path) -> str:
-    """A page as it is read: without the marks of what is made (docs/site/made.py)."""
-    return re.sub(r"<!--.*?-->\n?", "", read_text(page), flags=re.DOTALL)
+    """A page as it is read: without the marks of what is made (docs/site/made.py), and with the command that prints what
+    the site alone draws."""
+    text = read_text(page).replace(
+        "<!-- table: keys -->", "`dapo-lit schema` writes every key with its type and values."
+    )
+    text = re.sub(r"^::: (\S+)$", r"- `python -m pydoc \1`", text, flags=re.MULTILINE)
+    return re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL)
 
 
 @on_screen()
