@@ -2,14 +2,14 @@
 
 import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
-from threading import Lock
 
 SMALL = (
     "+experiment=four_sums", "algorithm.num_prompts=4", "algorithm.minibatch_prompts=2", "budget.steps=6",
@@ -18,18 +18,34 @@ SMALL = (
 """A run of seconds: four questions, a random policy, two updates a step."""
 
 
-ONE_REQUEST = Lock()
-"""Held from a request to the server to its answer."""
+COMMAND_SERVER = "TESTS_COMMAND_SERVER"
+"""The variable with the address of the process from which commands are forked, in all workers."""
+STARTED: list[subprocess.Popen[str]] = []
+"""That process, where this one started it."""
 
 
-@cache
-def server() -> subprocess.Popen[str]:
-    """The process from which commands are forked: its imports cost more than most of the runs in these tests."""
+def start_server() -> None:
+    """Starts the process from which commands are forked: its imports cost more than most of the runs in these tests."""
     script = Path(__file__).with_name("command_server.py")
-    started = subprocess.Popen([sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    os.environ[COMMAND_SERVER] = str(Path(tempfile.mkdtemp(prefix="commands_")) / "socket")
+    started = subprocess.Popen(
+        [sys.executable, script, os.environ[COMMAND_SERVER]],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    STARTED.append(started)
     assert started.stdout is not None
-    assert started.stdout.readline() == "ready\n"
-    return started
+    assert started.stdout.readline() == "listening\n"
+
+
+def stop_server() -> None:
+    """Ends it, so that its seconds are among those of the process that started it."""
+    for started in STARTED:
+        started.terminate()
+        started.communicate()
+        shutil.rmtree(Path(os.environ.pop(COMMAND_SERVER)).parent)
+    STARTED.clear()
 
 
 class Command:
@@ -47,13 +63,13 @@ class Command:
             "terminal": terminal,
             **{name: str(self.folder / name) for name in ("stdout", "stderr", "exit_code", "all_ended")},
         }
-        forking = server()
-        assert forking.stdin is not None
-        assert forking.stdout is not None
-        with ONE_REQUEST:
-            forking.stdin.write(json.dumps(request) + "\n")
-            forking.stdin.flush()
-            self.pid = int(forking.stdout.readline())
+        if COMMAND_SERVER not in os.environ:
+            start_server()
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.connect(os.environ[COMMAND_SERVER])
+            asking.sendall(json.dumps(request).encode() + b"\n")
+            with asking.makefile() as answer:
+                self.pid = int(answer.readline())
 
     def send_signal(self, number: int) -> None:
         with suppress(ProcessLookupError):  # it has ended, and its exit code is about to be written

@@ -1,6 +1,8 @@
 """Runs commands in processes of their own that do not have to import torch and Lightning first.
 
-This script imports them once and then forks a process for every request: a line of JSON on standard input with the
+    python command_server.py SOCKET     until standard input is closed
+
+At the first request this script imports them, and then it forks a process for every request: a line of JSON with the
 module, its arguments, folder and environment, and the files that take the output. It answers with the process's id.
 What is forked is the command as `python -m` runs it, a process with signals and an exit code of its own. The exit code
 is written to a file when the process has ended, and another file when everything that it started has ended too.
@@ -11,7 +13,9 @@ import gc
 import json
 import os
 import runpy
+import select
 import signal
+import socket
 import sys
 import traceback
 from contextlib import suppress
@@ -90,7 +94,14 @@ def kill_children() -> None:
     signal.alarm(1)  # and what those leave behind
 
 
-def main() -> None:
+def reap(*_: object) -> None:
+    """Waits for those that have ended, so that their seconds are among those of this process."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def import_all() -> None:
     import torch
 
     torch.set_num_threads(1)
@@ -101,16 +112,26 @@ def main() -> None:
     import_module("dapo_lit.cli.config_tree").composed_tree(["+experiment=four_sums"])  # Hydra's grammars and plugins
     gc.collect()
     gc.freeze()  # a process that is forked has not to look through all this
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # processes that watch a command are not waited for
-    print("ready", flush=True)
-    for line in sys.stdin:
-        heard, announce = os.pipe()
-        if os.fork() == 0:
-            os.close(heard)
-            watched(json.loads(line), announce)
-        os.close(announce)
-        with os.fdopen(heard) as pipe:
-            print(pipe.readline().strip(), flush=True)
+
+
+def main() -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(sys.argv[1])
+        listening.listen()
+        print("listening", flush=True)
+        waits_for = [listening, sys.stdin]
+        if sys.stdin in select.select(waits_for, [], [])[0]:
+            return
+        import_all()
+        signal.signal(signal.SIGCHLD, reap)
+        while sys.stdin not in select.select(waits_for, [], [])[0]:
+            connection = listening.accept()[0]
+            with connection, connection.makefile() as lines:
+                request = json.loads(lines.readline())
+                if os.fork() == 0:
+                    listening.close()
+                    watched(request, connection.detach())
+        reap()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from command_line import SMALL
+from command_line import SMALL, start_server, stop_server
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 """The suite runs on a CPU, on a machine with a GPU too, where some settings would be chosen otherwise."""
@@ -64,8 +64,15 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """The process that deals the tests out has the one server of commands that its workers share."""
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        start_server()
+
+
 def pytest_unconfigure() -> None:
     """pytest collects garbage five times at the end, which takes long with what thousands of tests leave behind."""
+    stop_server()
     gc.freeze()
 
 

@@ -49,6 +49,11 @@ def files_of_tests() -> list[Path]:
 
 
 @cache
+def tree_of(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+@cache
 def imported(file: Path) -> frozenset[str]:
     """Modules of the packages that a file imports or names, with those of the helpers that it imports."""
     return frozenset[str]().union(*map(_imported_alone, {file, *helpers(file)}))
@@ -57,7 +62,7 @@ def imported(file: Path) -> frozenset[str]:
 @cache
 def helpers(file: Path) -> frozenset[Path]:
     """The helpers of tests that a file imports, with the helpers of those."""
-    nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    nodes = list(ast.walk(tree_of(file)))
     named = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     named |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
     places = [ROOT / folder / (name.replace(".", "/") + ".py") for name in named for folder in HELPERS]
@@ -68,7 +73,7 @@ def helpers(file: Path) -> frozenset[Path]:
 @cache
 def _imported_alone(file: Path) -> frozenset[str]:
     found: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(file)):
         match node:
             case ast.ImportFrom(str(module), names):
                 for alias in names:
@@ -87,7 +92,7 @@ def _defining(module: str, name: str) -> set[str]:
     if module not in modules():
         return set()
     if modules()[module].name == "__init__.py":
-        for node in ast.parse(modules()[module].read_text(encoding="utf-8")).body:
+        for node in tree_of(modules()[module]).body:
             if isinstance(node, ast.ImportFrom) and node.module:
                 for alias in node.names:
                     if (alias.asname or alias.name) == name:

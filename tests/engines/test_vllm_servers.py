@@ -3,7 +3,6 @@
 import errno
 import os
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from command_line import run_cli
 from local_server import Handler, serving
 from plain_vllm_server import PlainServer, plain_servers
 from safetensors import SafetensorError
@@ -263,8 +263,9 @@ def test_weights_of_a_killed_process_are_removed_by_the_next_and_those_of_a_live
     with servers_in(tmp_path) as servers, closing(engine(servers, tmp_path)) as lives:
         lives.sync_weights(tensors(), 0)
         kept = set(tmp_path.rglob("*.safetensors"))
-        command = [sys.executable, "-c", KILLED, os.pathsep.join(sys.path), servers[0].url, str(tmp_path)]
-        assert subprocess.run(command, check=False, timeout=120).returncode == -9
+        (tmp_path / "killed.py").write_text(KILLED)
+        done = run_cli(os.pathsep.join(sys.path), servers[0].url, str(tmp_path), cwd=tmp_path, module="killed")
+        assert done.returncode == -9, done.stderr
         assert len([*tmp_path.glob("weights_*")]) == 2
         with closing(engine(servers, tmp_path)) as made:
             made.sync_weights(tensors(), 0)

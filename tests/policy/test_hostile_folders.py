@@ -4,6 +4,7 @@ another process has read it."""
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import Command
 from tiny_policy import TINY
 
 from ablations.errors import UserError
@@ -131,10 +133,8 @@ def test_a_rendered_chat_is_what_the_tokenizer_gives():
     assert render_chats(tokenizer, chats[:1], add_generation_prompt=False)[0] == own[0].removesuffix(">")
 
 
-def test_ctrl_c_ends_the_wait_for_a_template():
-    code = """
-import signal
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+def test_ctrl_c_ends_the_wait_for_a_template(tmp_path):
+    (tmp_path / "waits.py").write_text("""
 from dapo_lit.chat_template import render_chats
 from dapo_lit.policy.base import character_tokenizer
 import dapo_lit.chat_template, dapo_lit.model_worker as worker
@@ -145,15 +145,17 @@ render_chats(tokenizer, [[{"role": "user", "content": "a"}]])
 print("ready", *worker.start().pids(), flush=True)
 tokenizer.chat_template = "{% set x = messages|length + 8 %}{{ (x ** (x ** x)) % 10 }}"
 render_chats(tokenizer, [[{"role": "user", "content": "a"}]])
-"""
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as run:
-        pids = [int(word) for word in run.stdout.readline().split()[1:]]
-        assert len(pids) == 2
-        time.sleep(0.5)
-        run.send_signal(signal.SIGINT)
-        assert "KeyboardInterrupt" in run.communicate(timeout=60)[1]
+""")
+    run = Command(cwd=tmp_path, module="waits")
+    while not (said := run.output("stdout")).endswith("\n"):
+        assert run.poll() is None, run.output("stderr")
+        time.sleep(0.01)
+    pids = [int(word) for word in said.split()[1:]]
+    assert len(pids) == 2
+    time.sleep(0.5)
+    run.send_signal(signal.SIGINT)
+    assert "KeyboardInterrupt" in run.wait(60).stderr
+    assert run.leaves_nothing(within_s=10)
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
@@ -174,33 +176,42 @@ def test_a_folder_is_read_by_the_other_process_once(folder, monkeypatch):
     assert len(asked) == 2
 
 
-def cached(hub: Path, folder: Path) -> Path:
-    """Puts a model into a cache of the hub's, under the id `me/m`."""
+def cached(hub: Path, folder: Path, name: str) -> Path:
+    """Puts a model into a cache of the hub's, under the id `me/NAME`."""
     for part in ("refs", "snapshots"):
-        (hub / "models--me--m" / part).mkdir(parents=True)
-    (hub / "models--me--m/refs/main").write_text("0" * 40)
-    return folder.rename(hub / "models--me--m/snapshots" / ("0" * 40))
+        (hub / f"models--me--{name}" / part).mkdir(parents=True)
+    (hub / f"models--me--{name}/refs/main").write_text("0" * 40)
+    return Path(shutil.copytree(folder, hub / f"models--me--{name}/snapshots" / ("0" * 40)))
 
 
 LOADED = """
+import sys
 from dapo_lit.policy.load import load_model, load_tokenizer
-for load in (load_tokenizer, load_model):
-    try:
-        print(type(load("me/m")).__name__)
-    except Exception as error:
-        print(type(error).__name__, error)
+for name in sys.argv[1:]:
+    for load in (load_tokenizer, load_model):
+        try:
+            print(name, type(load(f"me/{name}")).__name__)
+        except Exception as error:
+            print(name, type(error).__name__, str(error).replace("\\n", " / "))
 """
 
 
-@pytest.mark.parametrize("name", [None, "layers", "vocabulary", "a sparse tokenizer", "a length of text"])
-def test_a_model_of_the_hub_is_read_by_the_other_process_too(folder, tmp_path, name):
-    change, said = HOSTILE[name] if name else (lambda _: None, "Qwen2ForCausalLM")
-    change(cached(tmp_path / "home/hub", folder))
+def test_a_model_of_the_hub_is_read_by_the_other_process_too(folder, tmp_path):
+    """In one process, which the hub's variables must reach before it imports anything."""
+    said = {"sound": "Qwen2ForCausalLM"}
+    cached(tmp_path / "home/hub", folder, "sound")
+    for name in ("layers", "vocabulary", "a sparse tokenizer", "a length of text"):
+        change, said[name.replace(" ", "-")] = HOSTILE[name]
+        change(cached(tmp_path / "home/hub", folder, name.replace(" ", "-")))
     environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
     environment.pop("HF_HUB_CACHE", None)
-    found = subprocess.run([sys.executable, "-c", LOADED], env=environment, capture_output=True, text=True, check=True)
-    assert re.search(said, found.stdout), found.stdout + found.stderr
-    assert len(found.stdout.splitlines()) == 2
+    command = [sys.executable, "-c", LOADED, *said]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    for name, pattern in said.items():
+        lines = [line for line in found.stdout.splitlines() if line.startswith(f"{name} ")]
+        assert len(lines) == 2, found.stdout + found.stderr
+        assert re.search(pattern, "\n".join(lines)), lines
+    assert len(found.stdout.splitlines()) == 2 * len(said)
 
 
 @pytest.mark.parametrize("name", [None, "a sparse tokenizer", "an index that leads away"])
