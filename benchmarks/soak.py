@@ -254,24 +254,25 @@ def study(place: Place, share: float, draw: random.Random) -> Result:
         while sum(end.is_file() for end in ends) < point and command.poll() is None:
             time.sleep(0.2)
         moment = time.monotonic() + draw.uniform(0, 15)
-        while not (kind in (found := victims(place, command.pid)) and time.monotonic() > moment):
+        while command.poll() is None or not all(end.is_file() for end in ends):
             if command.poll() is not None:
-                if all(end.is_file() for end in ends):
-                    break
                 again()
-            time.sleep(0.1)
-        else:
+            found = victims(place, command.pid)
+            if kind not in found or time.monotonic() < moment:
+                time.sleep(0.1)
+                continue
             before = kept(place)
             reached |= {run for run in place.runs() if not (run / DONE).is_file()}
             try:
                 os.kill(draw.choice(found[kind]), signal.SIGKILL)
-            except ProcessLookupError:  # it ended by itself meanwhile
+            except ProcessLookupError:  # it ended by itself meanwhile: the next one
                 continue
             killed[kind] += 1
             if kind == "command":
                 command.wait()
             time.sleep(0.2)
             ask_for(result, before)
+            break
     # The same command continues a cell that was killed; it skips one that still saves itself.
     for _ in range(5):
         if command.wait() == 0 and all(end.is_file() for end in ends):
