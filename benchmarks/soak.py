@@ -5,7 +5,7 @@
 Every case ends with the same question: is what was there before still there, to the bit, and does the same command
 finish what it started with the numbers of a run that nobody disturbed? `lost` counts the answers that are no.
 
-    study     a study of 200 cells whose processes are killed 30 times at random: the command, cells with the engine in
+    study     a study of 200 cells whose processes are killed ten times at random: the command, cells with the engine in
               their process, supervisors, workers of a reward and of an environment. The cells that a kill has reached
               are trained a second time without one, both arms of a seed, and compared
     engine    a run that samples with vLLM in its process is killed
@@ -70,14 +70,15 @@ def step(problem, responses):
 '''
 TRAINED = (
     "+experiment=four_sums", "algorithm.num_prompts=4", "algorithm.minibatch_prompts=2", "evaluation.samples=2",
-    "evaluation.every=4", "evaluation.final_samples=2", "trainer.checkpoint_every=2", "logger.rollouts_every=1",
-    "logger.progress=none",
+    "evaluation.every=4", "evaluation.final_samples=2", "trainer.checkpoint_every=1", "logger.rollouts_every=2",
+    "logger.progress=none", "task.max_response_tokens=12", "algorithm.overlong.cache_tokens=4",
     "reward.function=soak_parts.score", "reward.deadline_s=60", "turns.environment=soak_parts.step",
     "turns.max_turns=2", "turns.max_observation_tokens=8", "turns.deadline_s=60", "preflight=false", "resume=auto",
 )  # fmt: skip
-"""A step of a tenth of a second, in which a reward and an environment of the user's have worker processes. Deadlines
-are long: a machine that is busy would end episodes otherwise."""
-STEPS = 8
+"""A step of a tenth of a second, in which a reward and an environment of the user's have worker processes, and which
+has its checkpoint: what matters is where a kill comes, not what is learned. Deadlines are long: a machine that is busy
+would end episodes otherwise."""
+STEPS = 4
 RUN = Path("runs/four_sums/dapo/seed_0")
 STUDY = Path("runs/placebo_four_sums")
 ARMS = ("dapo", "dapo@rollout.noise_stream=1")
@@ -238,7 +239,7 @@ def study(place: Place, share: float, draw: random.Random) -> Result:
     ends = [place.folder / STUDY / arm / f"seed_{seed}" / DONE for seed in seeds for arm in ARMS]
     # Every kind once, then at random; each at a share of the cells, and a moment later, which is anywhere in a cell.
     order = ["command", "cell", "supervisor", "reward worker", "environment worker"]
-    order += draw.choices(order, k=max(10, round(30 * share)) - len(order))
+    order += draw.choices(order, k=10 - len(order))
     killed: dict[str, int] = dict.fromkeys(order, 0)
     points = sorted(draw.uniform(0, 0.9) * len(ends) for _ in order)
     reached = set[Path]()
@@ -253,24 +254,25 @@ def study(place: Place, share: float, draw: random.Random) -> Result:
         while sum(end.is_file() for end in ends) < point and command.poll() is None:
             time.sleep(0.2)
         moment = time.monotonic() + draw.uniform(0, 15)
-        while not (kind in (found := victims(place, command.pid)) and time.monotonic() > moment):
+        while command.poll() is None or not all(end.is_file() for end in ends):
             if command.poll() is not None:
-                if all(end.is_file() for end in ends):
-                    break
                 again()
-            time.sleep(0.1)
-        else:
+            found = victims(place, command.pid)
+            if kind not in found or time.monotonic() < moment:
+                time.sleep(0.1)
+                continue
             before = kept(place)
             reached |= {run for run in place.runs() if not (run / DONE).is_file()}
             try:
                 os.kill(draw.choice(found[kind]), signal.SIGKILL)
-            except ProcessLookupError:  # it ended by itself meanwhile
+            except ProcessLookupError:  # it ended by itself meanwhile: the next one
                 continue
             killed[kind] += 1
             if kind == "command":
                 command.wait()
             time.sleep(0.2)
             ask_for(result, before)
+            break
     # The same command continues a cell that was killed; it skips one that still saves itself.
     for _ in range(5):
         if command.wait() == 0 and all(end.is_file() for end in ends):
@@ -421,7 +423,7 @@ def clock(place: Place, share: float, draw: random.Random) -> Result:
     process, jumps = place.start(*TRAINED, f"budget.steps={STEPS}", env=shifted), [31_536_000, -31_536_000]
     while process.poll() is None:
         metrics = place.folder / RUN / "metrics.jsonl"
-        if jumps and metrics.is_file() and metrics.read_bytes().count(b"\n") >= (5 if len(jumps) == 1 else 2):
+        if jumps and metrics.is_file() and metrics.read_bytes().count(b"\n") >= (4 if len(jumps) == 1 else 2):
             offset.write_text(str(jumps.pop(0)), encoding="utf-8")
         time.sleep(0.02)
     result.ask(process.poll() == 0, f"the clock jumped: {place.said[-300:]}")

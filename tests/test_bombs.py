@@ -222,7 +222,24 @@ def shell(draw: Random) -> str:
             ]
         )()
 
-    lines = [line() for _ in range(draw.randint(1, 25))]
+    def again() -> str:
+        """A statement that is read many times, or asked about."""
+        one, times = line().replace("\n", " "), size(draw, 30_000)
+        return draw.choice(
+            [
+                f"for i in {{1..{times}}}; do {one}; done",
+                f"f() {{ {one}; }}\n" + "f $A\n" * times,
+                f"while [ $A != x ]; do {one}; A=$((A+1)); done",
+                "for i in a b c; do case $i in " + "x|y) ;; " * times + "esac; done",
+                f"if [[ $U == {'?*' * min(times, 3000)} ]]; then {one}; fi",
+                f"{one} | cat\n" * min(times, 3000),
+                "(" * min(times, 200) + one + ")" * min(times, 200),
+                f"eval '{one}'; bash -c \"{one}\"",
+                "".join(f"V{i}={i}\n" for i in range(times)) + "a | b\n" * min(times, 5000),
+            ]
+        )
+
+    lines = [line() if draw.random() < 0.8 else again() for _ in range(draw.randint(1, 25))]
     if draw.random() < 0.4:  # growing on and on
         lines += [draw.choice(lines)] * draw.randint(1, 60)
     lines.append(

@@ -29,6 +29,7 @@ def score(problems, completions):
     return [problem.answer in text for problem, text in zip(problems, completions)]
 """
 """In worker processes, for as long as it takes to be ended there."""
+PROGRAM = "import sys\nfrom dapo_lit import train\ntrain('four_sums', *sys.argv[1:])\n"
 RUN = Path("runs/four_sums/dapo/seed_0")
 LONG = (
     *SMALL, "budget.steps=4000", "trainer.checkpoint_every=1000", "preflight=false", "reward.function=at_once.score",
@@ -114,11 +115,19 @@ CASES = {
         r"; [\d,]+ of [\d,]+ samples are in \S+, and the same command continues",
         module="dapo_lit.evaluate",
     ),
+    # For the commands that start no more than the reader of a model's folder, which imports transformers first.
+    "plan": Case(
+        ("+experiment=four_sums", "policy.path=MODEL", "task.template=plain"),
+        lambda cwd, command: bool(children(command)),
+        "; nothing new was kept",
+        module="dapo_lit.plan",
+    ),
 }  # fmt: skip
 HOW = {"SIGINT": signal.SIGINT, "SIGTERM": signal.SIGTERM, "SIGHUP": signal.SIGHUP, "SIGKILL": signal.SIGKILL}
 ENDS = [*HOW, "closed terminal"]
 ALL = "DAPO_LIT_MATRIX" in os.environ  # `make sweeps`
 PAIRS = [(name, how) for name in CASES for how in ENDS if ALL or how == "SIGTERM" or name == "train"]
+PROGRAMS = ENDS if ALL else ["SIGKILL"]
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +136,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
     folder = tmp_path_factory.mktemp("begun")
     (folder / "at_once.py").write_text(REWARD.format(seconds=0))
     (folder / "slow.py").write_text(REWARD.format(seconds=1))
+    (folder / "program.py").write_text(PROGRAM)
     (folder / "sums.csv").write_text(
         "problem,answer\n" + "".join(f"{a}+{b}=,{a + b}\n" for a in range(9) for b in range(9))
     )
@@ -156,24 +166,7 @@ def test_a_command_that_is_ended_leaves_no_process_and_says_what_it_kept(name, h
         (tmp_path / "runs" / "four_sums" / "dapo").symlink_to(begun / RUN.parent)
     policy = str(RunComponents(compose()).policy_folder)
     arguments = [argument.replace("MODEL", policy) for argument in case.arguments]
-    master, slave = pty.openpty() if how == "closed terminal" else (0, 0)
-    command = Command(*arguments, cwd=tmp_path, module=case.module, terminal=os.ttyname(slave) if slave else "")
-    closing = threading.Event()
-    reader = threading.Thread(target=copied, args=(master, command.folder / "stdout", closing))
-    if slave:
-        reader.start()
-    try:
-        wait_for(lambda: case.is_at_work(tmp_path, command), command)
-    finally:
-        closing.set()
-    if slave:
-        reader.join()
-        os.close(slave)
-        os.close(master)
-    else:
-        command.send_signal(HOW[how])
-    ended = command.wait(300)
-    assert command.leaves_nothing(within_s=55), f"{how}: processes of {name} live on"
+    ended = ended_by(how, lambda command: case.is_at_work(tmp_path, command), tmp_path, case.module, *arguments)
     assert "Traceback" not in ended.stderr
     if how == "SIGKILL":
         return
@@ -183,11 +176,45 @@ def test_a_command_that_is_ended_leaves_no_process_and_says_what_it_kept(name, h
     for run in {file.parent for file in tmp_path.glob("runs/**/metrics.jsonl")} if name != "fork" else ():
         if not run.is_relative_to(tmp_path / RUN.parent) or name in ("train", "ranks"):
             assert f"step_{last_step(run):06d}.ckpt" in [file.name for file in complete(run / "checkpoints")], run
-    if not slave:
+    if how != "closed terminal":
         said, by = ended.stdout + ended.stderr, "Ctrl-C" if number == signal.SIGINT else how
         line = case.asked if gently and case.asked else f"stopped by {by}{case.line}"
         assert len(re.findall(f"^{line}$", said, re.MULTILINE)) == 1, said
         assert len(re.findall("^stopped (?:by|on) ", said, re.MULTILINE)) == 1, said
+
+
+@pytest.mark.parametrize("how", PROGRAMS)
+def test_a_program_or_notebook_that_is_ended_leaves_no_process_and_its_training_saves_itself(how, begun, tmp_path):
+    for file in begun.glob("*.py"):
+        (tmp_path / file.name).symlink_to(file)
+    ended_by(how, lambda _: max(steps(tmp_path), default=0) > 2, tmp_path, "program", *LONG[1:])
+    kept = [file.name for file in complete(tmp_path / RUN / "checkpoints")]
+    assert f"step_{last_step(tmp_path / RUN):06d}.ckpt" in kept
+
+
+def ended_by(
+    how: str, is_at_work: Callable[[Command], bool], cwd: Path, module: str, *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    """Starts a command, ends it while it is at work, and asks that nothing of it lives on."""
+    master, slave = pty.openpty() if how == "closed terminal" else (0, 0)
+    command = Command(*arguments, cwd=cwd, module=module, terminal=os.ttyname(slave) if slave else "")
+    closing = threading.Event()
+    reader = threading.Thread(target=copied, args=(master, command.folder / "stdout", closing))
+    if slave:
+        reader.start()
+    try:
+        wait_for(lambda: is_at_work(command), command)
+    finally:
+        closing.set()
+    if slave:
+        reader.join()
+        os.close(slave)
+        os.close(master)
+    else:
+        command.send_signal(HOW[how])
+    ended = command.wait(300)
+    assert command.leaves_nothing(within_s=55), f"{how}: processes of {module} live on"
+    return ended
 
 
 def copied(master: int, file: Path, closing: threading.Event) -> None:

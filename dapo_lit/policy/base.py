@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -19,7 +19,7 @@ from filelock import FileLock
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from ablations.errors import UserError
+from ablations.errors import UserError, suggestion
 from ablations.screen import StatusLine
 from dapo_lit.policy.load import load_model, save_policy
 from dapo_lit.seeds import pretraining_seed
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 Report = Callable[[int, float], None]
 """Called with the number of a stage's updates so far and the loss of the last one."""
+_UNDECLARED = ("head_dim", "rope_theta", "rope_scaling")
+"""Settings that models take though their configuration does not declare them."""
 _BUILD = 1
 """Increase it when the same spec gives another model, so that cached base policies are rebuilt."""
 
@@ -162,6 +164,8 @@ def random_model(architecture: Mapping[str, object], tokenizer: PreTrainedTokeni
 
     Weights are drawn with standard deviation 1/sqrt(hidden_size) unless the architecture gives `initializer_range`:
     the 0.02 of transformers suits models some thousand wide and makes tiny ones learn slowly.
+
+    Raises UserError for values that make no model, and for a name that the model's configuration does not have.
     """
     values = dict(architecture)
     try:
@@ -175,12 +179,20 @@ def random_model(architecture: Mapping[str, object], tokenizer: PreTrainedTokeni
             pad_token_id=tokenizer.pad_token_id,
             **values,
         )
+        # transformers keeps a name that it does not know, and nothing reads it.
+        known = [*(field.name for field in fields(config)), *config.attribute_map, *_UNDECLARED]
+        for name in values.keys() - {*known}:
+            raise UserError(
+                f"policy.architecture.{name}: {config.model_type} has no such setting; {suggestion(name, known)}"
+            )
         # A GPU's generator would draw other weights, and Lightning builds under its device.
         with torch.random.fork_rng(devices=[]), torch.no_grad(), torch.device("cpu"):
             torch.manual_seed(seed)
             model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
             # A first pass here, where a size that does not fit is an error of the config.
             model(input_ids=torch.zeros(1, 2, dtype=torch.long, device="cpu"))
+    except UserError:
+        raise
     except Exception as error:
         # A size that is missing, negative, or does not divide another.
         reason = str(error).strip().splitlines()[-1].strip()

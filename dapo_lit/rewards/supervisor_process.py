@@ -23,7 +23,9 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -57,19 +59,42 @@ def main(control_fd: int, owner: int, count: int) -> None:
     setup: Setup = pickle.loads(receive(control) or b"")
     # Grandchildren whose parent dies become children here, where they can be found and killed.
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    if setup.symbolic:
-        import math_answers.full  # noqa: F401
-        from math_answers.symbolic import refuse_evaluation
+    with _ending_with(control):
+        if setup.symbolic:
+            import math_answers.full  # noqa: F401
+            from math_answers.symbolic import refuse_evaluation
 
-        refuse_evaluation()
-    if setup.models:
-        sys.modules["torch"] = None  # type: ignore[assignment]
-        os.environ["TRANSFORMERS_VERBOSITY"] = "critical"  # it would say that torch is not there
-        import dapo_lit.rewards.model_files  # noqa: F401
+            refuse_evaluation()
+        if setup.models:
+            sys.modules["torch"] = None  # type: ignore[assignment]
+            os.environ["TRANSFORMERS_VERBOSITY"] = "critical"  # it would say that torch is not there
+            import dapo_lit.rewards.model_files  # noqa: F401
     # Before the forks: frozen objects are not touched by a collection, so their pages stay shared with the workers.
     gc.collect()
     gc.freeze()
     asyncio.run(_Supervision(setup, owner).run(control, count))
+
+
+@contextlib.contextmanager
+def _ending_with(control: socket.socket) -> Iterator[None]:
+    """Ends this process if its socket closes meanwhile. Imports take seconds, in which it would not hear of that."""
+    finished, finish = os.pipe()
+
+    def watch() -> None:
+        ends = select.poll()
+        ends.register(control, 0)  # its hang-up is always reported
+        ends.register(finished, 0)
+        if any(end == control.fileno() for end, _ in ends.poll()):
+            os._exit(0)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        yield
+    finally:
+        os.close(finish)
+        watching.join()  # what forks has one thread
+        os.close(finished)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ them adds to an array is a word with a condition. A variable that has a default 
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -130,6 +129,7 @@ class _Walker:
         self.statements += 1
         if self.statements > MOST_STATEMENTS:
             raise ConfigError(f"{self.place}: has more than {MOST_STATEMENTS:,} statements with its loops")
+        self.words.visit(node)
         self.depth += 1
         if self.depth > DEEPEST:
             raise ConfigError(f"{self.place}: is nested too deep")
@@ -153,14 +153,14 @@ class _Walker:
             self._run(body)
 
     def _subshell(self, node: Node) -> None:
-        before = deepcopy(self.words.variables)
+        before = self.words.copy()
         with suppress(_LeavingError):
             self._block(node)
         self.words.variables = before
 
     def _pipeline(self, node: Node) -> None:
         for part in node.children:
-            before = deepcopy(self.words.variables)
+            before = self.words.copy()
             with suppress(_LeavingError):
                 self._run(part)
             self.words.variables = before
@@ -285,7 +285,8 @@ class _Walker:
         before, line, found = self.words.variables, node.start_point[0] + 1, []
         ended: list[_LeavingError] = []
         for condition, run in branches:
-            self.words.variables = deepcopy(before)
+            self.words.variables = before
+            self.words.variables = self.words.copy()
             words = " ".join(condition.split()) or "otherwise"
             self.branch.append(f"line {line}, {words if len(words) <= 60 else words[:57] + '...'}")
             try:
@@ -436,7 +437,7 @@ class _Walker:
         self.depth -= 1
 
     def _subshell_of(self, text: str) -> None:
-        before = deepcopy(self.words.variables)
+        before = self.words.copy()
         with suppress(_LeavingError):
             self._nested(text)
         self.words.variables = before

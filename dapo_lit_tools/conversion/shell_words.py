@@ -7,6 +7,7 @@ so that texts stay texts; `Words.shown` says what it stands for.
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from fnmatch import translate
 from functools import lru_cache
 from itertools import product
@@ -26,6 +27,8 @@ OPEN = re.compile(f"[{START}{ONLY}](\\d+){END}")
 LONGEST_WORD = 50_000
 MOST_COPIED = 1_000_000
 """Characters that the variables of a script stand for."""
+MOST_PARTS = 60_000
+"""Parts that are read of a script, again in each turn of a loop and each call; verl's longest has some thousand."""
 MOST_BRACES = 1_000
 LARGEST = 2**63
 SET_BY_BASH = frozenset(
@@ -132,7 +135,7 @@ class Words:
         self.defaulted: dict[str, None] = {}
         self._noted: list[set[str]] = []
         self._unset_is_empty = False
-        self.copied = 0
+        self.copied = self.parts = 0
 
     # Open parts
 
@@ -192,6 +195,20 @@ class Words:
                 f"{self.place}: a word has more than {LONGEST_WORD:,} characters, or its variables stand for more than "
                 f"{MOST_COPIED:,}, which is no script"
             )
+
+    def visit(self, node: Node) -> None:
+        """Counts what lies directly in a node, each time before it is read. Raises ConfigError beyond MOST_PARTS."""
+        self._spend(1 + node.child_count)
+
+    def copy(self) -> dict[str, Value]:
+        """The variables of today, for a subshell or a branch. Raises ConfigError as `visit` does."""
+        self._spend(1 + len(self.variables) // 10)
+        return deepcopy(self.variables)
+
+    def _spend(self, parts: int) -> None:
+        self.parts += parts
+        if self.parts > MOST_PARTS:
+            raise ConfigError(f"{self.place}: has more than {MOST_PARTS:,} parts with its loops, which is no script")
 
     # Words
 
@@ -279,6 +296,7 @@ class Words:
 
     def atoms(self, node: Node, in_quotes: bool = False) -> list[Atom]:
         """The parts of a word."""
+        self.visit(node)
         text = (node.text or b"").decode(errors="replace")
         match node.type:
             case "string":
@@ -629,6 +647,7 @@ class Words:
         return found
 
     def _computed(self, node: Node, depth: int) -> int:
+        self.visit(node)
         text = (node.text or b"").decode(errors="replace")
         named = [child for child in node.children if child.is_named]
         match node.type:

@@ -52,6 +52,20 @@ def test_whatever_changes_a_base_changes_its_folder(changed: BaseSpec):
     assert changed.folder_name() != SPEC.folder_name()
 
 
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"hiden_size": 48}, r"architecture.hiden_size: qwen2 has no such setting; did you mean hidden_size\?$"),
+        ({"tie_word_embeddings": 1}, "'tie_word_embeddings' expected bool, got int"),
+        ({"tie_word_embeddings": "yes"}, "'tie_word_embeddings' expected bool, got str"),
+        ({"model_type": 1}, "Unrecognized model identifier: 1"),
+    ],
+)
+def test_a_setting_of_the_model_that_is_of_another_kind_or_unknown_is_refused(given: dict[str, object], named: str):
+    with pytest.raises(UserError, match=named):
+        random_model(TINY | given, character_tokenizer("01"), seed=0)
+
+
 class CountingMixture:
     """Demonstrations that count how often somebody starts to read them."""
 

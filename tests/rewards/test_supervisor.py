@@ -1,6 +1,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -180,6 +181,32 @@ time.sleep(60)
         assert len(processes) == 3
         process.send_signal(signal.SIGKILL)
     assert gone_within(10, processes)
+
+
+def test_a_supervisor_ends_with_its_owner_while_it_imports_and_forks_from_one_thread_after_that():
+    """transformers takes seconds, and many on a busy machine; signals are ignored meanwhile."""
+    code = """
+import socket, sys, threading, time
+from dapo_lit.rewards.supervisor_process import _ending_with
+control = socket.socket(fileno=int(sys.argv[1]))
+with _ending_with(control):
+    pass
+print(threading.active_count(), flush=True)
+with _ending_with(control):
+    time.sleep(60)
+"""
+    ours, theirs = socket.socketpair()
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(theirs.fileno())],
+        stdout=subprocess.PIPE,
+        text=True,
+        pass_fds=[theirs.fileno()],
+    ) as process:
+        theirs.close()
+        assert process.stdout is not None
+        assert process.stdout.readline() == "1\n"
+        ours.close()
+        assert process.wait(30) == 0
 
 
 def test_a_supervisor_that_is_killed_is_started_anew_and_no_response_loses_its_verdict(obeying):

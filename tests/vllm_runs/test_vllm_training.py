@@ -34,6 +34,15 @@ def check_agreement(row: dict) -> None:
     assert 0 < row["mismatch/prob_diff_max"] < 1e-3
 
 
+def descendants(pid: int) -> list[int]:
+    """The processes below one."""
+    try:
+        children = [*map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+    except FileNotFoundError:
+        return []
+    return [*children, *(below for child in children for below in descendants(child))]
+
+
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory, cache) -> Path:
     """A folder with a run that was stopped by a signal and resumed."""
@@ -44,9 +53,15 @@ def interrupted(tmp_path_factory, cache) -> Path:
         while started.poll() is None and not (metrics.is_file() and metrics.read_text().count("\n") > 2):
             assert time.monotonic() < deadline, "no second step within 400 s"
             time.sleep(0.05)
+        below = descendants(started.pid)
+        assert below  # the workers of rewards at least
         started.send_signal(signal.SIGTERM)
         _, stderr = started.communicate(timeout=120)
     assert started.returncode == 0, stderr
+    until = time.monotonic() + 30
+    while alive := [pid for pid in below if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < until, f"processes of a run with vLLM live on: {alive}"
+        time.sleep(0.1)
     stopped_at = rows_of(folder / RUN)[-1]["step"]
     assert 2 <= stopped_at < 25
 
