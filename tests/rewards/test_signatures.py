@@ -11,7 +11,7 @@ from dapo_lit.build.components import RunComponents
 from dapo_lit.data.sources import load_problems
 from dapo_lit.preflight.training import check_run
 from dapo_lit.rewards.functions import RewardProblem
-from dapo_lit.rewards.signatures import asks_for_groups
+from dapo_lit.rewards.signatures import asks_for
 from dapo_lit.rewards.supervisor import WorkersLostError
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.rank_sampling import RankSampling
@@ -107,8 +107,8 @@ def test_a_signature_that_is_not_known_is_refused_with_the_lines_that_adapt_it()
 
 
 def test_a_function_that_asks_for_groups_is_known_by_its_definition_and_gets_one_group_at_a_time():
-    assert asks_for_groups("foreign_rewards.longest_of_group")
-    assert not asks_for_groups("foreign_rewards.longest")
+    assert asks_for("foreign_rewards.longest_of_group", "groups")
+    assert not asks_for("foreign_rewards.longest", "groups")
     other = RewardProblem("p2", "1 + 1?", "2")
     with verifier("longest_of_group") as made:
         scores = made.score([(QUESTION, "12"), (other, "1"), (QUESTION, "1234"), (QUESTION, "1"), (other, "12345")])
