@@ -85,8 +85,8 @@ def _of_files(folder: Path, names: set[str]) -> str | None:
         base = _config(folder, "adapter_config.json").get("base_model_name_or_path")
         named = f" of {base}" if isinstance(base, str) and base else ""
         return (
-            f"it is an adapter{named} without its model; merge them first, with peft: `PeftModel.from_pretrained(model, "
-            "folder).merge_and_unload().save_pretrained(merged)`, and the tokenizer into the same folder"
+            f"it is an adapter{named} without its model; merge them first, with peft: `PeftModel.from_pretrained("
+            "model, folder).merge_and_unload().save_pretrained(merged)`, and the tokenizer into the same folder"
         )
     if any(name.startswith("model_world_size_") for name in names):
         return (

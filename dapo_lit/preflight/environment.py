@@ -76,8 +76,8 @@ def try_environment(
         warnings.append(f"{message}; such episodes have no verdict")
     if differing:
         warnings.append(
-            f"{name} answers {differing} of {len(chosen)} turns otherwise when they come again; what it says may depend "
-            "on the problem and the policy's turns only, or no run could be repeated"
+            f"{name} answers {differing} of {len(chosen)} turns otherwise when they come again; what it says may "
+            "depend on the problem and the policy's turns only, or no run could be repeated"
         )
     spoken = [answer.observation for episode in said for _, answer in episode if answer.observation is not None]
     if (longest := max((len(encode(text)) for text in spoken), default=0)) > turns.max_observation_tokens:

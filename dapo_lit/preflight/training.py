@@ -1,6 +1,7 @@
 """The checks of a training run before its first step."""
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -172,7 +173,8 @@ def _check_evaluation(parts: RunComponents) -> Finding:
 def _try_rewards(parts: RunComponents) -> Finding:
     settings = parts.config.reward
     key = "task.path" if parts.config.task.name == "file" else f"task.name={parts.config.task.name}"
-    found = try_rewards(parts.verifier, parts.problems.train, settings.extraction, settings.max_error_frac, key)
+    ids_of = partial(parts.tokenizer.encode, add_special_tokens=False)
+    found = try_rewards(parts.verifier, parts.problems.train, settings.extraction, settings.max_error_frac, key, ids_of)
     heldout = check_references(parts.verifier, parts.problems.heldout, "task.eval_path")
     return replace(found, warnings=(*found.warnings, *heldout.warnings))
 

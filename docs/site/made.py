@@ -87,6 +87,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "regret_said": rule.regret_said,
     "agreement": measured.agreement,
     "scripts_read": measured.scripts_read,
+    "trl_examples": measured.trl_examples,
     "power": measured.power,
     "sampling_costs": measured.sampling_costs,
     "steps_ahead": measured.steps_ahead,

@@ -74,6 +74,17 @@ def scripts_read() -> str:
     return "\n".join(lines)
 
 
+# TRL's rewards (benchmarks/trl_examples.py)
+
+
+def trl_examples() -> str:
+    """Markdown: what becomes of rewards in TRL's forms."""
+    lines = ["| reward | trains | |", "|---|---|---|"]
+    for row in results("trl_examples"):
+        lines.append(f"| {row['example']} | {'yes' if row['trains'] else 'no'} | {row['said'].replace('|', '/')} |")
+    return "\n".join(lines)
+
+
 # TRL (benchmarks/vs_trl.py)
 
 

@@ -59,7 +59,7 @@ OTHERS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
 def test_a_folder_of_another_kind_says_what_it_is_and_what_to_do(tmp_path, kind):
     files, words = OTHERS[kind]
     folder = folder_of(tmp_path / "m", files)
-    with pytest.raises(OSError, match="policy.path=") as refused:
+    with pytest.raises(OSError, match=r"policy\.path=") as refused:
         load_model(folder)
     assert all(word in str(refused.value) for word in words)
     assert "\n" not in str(refused.value)
@@ -76,7 +76,7 @@ def test_a_folder_of_another_kind_says_what_it_is_and_what_to_do(tmp_path, kind)
 )
 def test_weights_that_are_not_all_there_are_named(tmp_path, files, words):
     folder = folder_of(tmp_path / "m", {"config.json": CAUSAL, **files})
-    with pytest.raises(OSError, match="policy.path=") as refused:
+    with pytest.raises(OSError, match=r"policy\.path=") as refused:
         load_model(folder)
     assert all(word in str(refused.value) for word in words)
 

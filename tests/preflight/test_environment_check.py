@@ -18,7 +18,9 @@ def check(compose, monkeypatch):
         raise AssertionError("the engine was started")
 
     def run(name: str, *overrides: str, up_to_engine: bool = True) -> None:
-        parts = RunComponents(compose(f"turns.environment=user_environments.{name}", "turns.max_observation_tokens=8", *overrides))
+        parts = RunComponents(
+            compose(f"turns.environment=user_environments.{name}", "turns.max_observation_tokens=8", *overrides)
+        )
         with parts.verifier, monkeypatch.context() as patched:
             if up_to_engine:
                 patched.setattr(RunComponents, "engine", refuse)
@@ -45,7 +47,7 @@ def test_an_environment_that_cannot_run_is_refused_by_its_name_before_the_engine
 
 
 def test_one_that_is_late_is_refused_with_its_own_deadline(check):
-    with pytest.raises(ConfigError, match="turns.deadline_s=0.2") as refused:
+    with pytest.raises(ConfigError, match=r"turns\.deadline_s=0\.2") as refused:
         check("never_ends", "turns.deadline_s=0.2")
     assert "reached its deadline" in str(refused.value)
 

@@ -1,6 +1,7 @@
 """Rewards written for verl, TRL and OpenRLHF are called as they call them; any other is refused with what adapts it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -158,3 +159,27 @@ def test_a_run_gives_whole_groups_and_repeats_itself_whatever_the_timing(compose
     assert found[0] == found[1]
     assert any(reopened)  # samples of a group that was not complete at the end of a step
     assert all(row["reward/verifier_error_frac"] == 0 for row in found[0][1:])
+
+
+def test_a_graded_reward_has_the_values_of_its_range_and_the_greatest_is_right():
+    with verifier("graded") as made:
+        best, middle, beyond = made.score([(QUESTION, text) for text in ("1", "0.25", "1.5")])
+    assert [(score.correct, score.value) for score in (best, middle)] == [(True, 1.0), (False, 0.25)]
+    assert "returned 1.5, and its range is 0 to 1" in (beyond.error or "")
+    with verifier("badly_graded") as made, pytest.raises(WorkersLostError, match="its range is"):
+        made.score([(QUESTION, "1")])
+
+
+def test_tokens_and_the_step_reach_a_function_of_trls_that_names_them():
+    asked = [replace(QUESTION, ids=(7,) * step, sample=f"{step}/0/0") for step in (3, 5)]
+    with verifier("tokens_and_step") as made:
+        assert made.wants_ids
+        first, second = made.score([(asked[0], "3 tokens in step 3"), (asked[1], "5 tokens in step 5")])
+    assert (first.correct, second.correct) == (True, True)
+
+
+def test_none_adds_nothing_where_a_function_of_trls_is_one_of_several():
+    weights = {"correctness": 1.0, "foreign_rewards.not_applicable": 10.0}
+    with Verifier(rule="numeric", extraction="number", weights=weights, workers=1) as made:
+        (score,) = made.score([(QUESTION, "5")])
+    assert (score.value, score.error) == (1.0, None)
