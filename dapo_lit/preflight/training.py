@@ -11,7 +11,6 @@ from dapo_lit.build.models import uses_gpu
 from dapo_lit.config import Config, ConfigError
 from dapo_lit.data.templates import PromptTemplate
 from dapo_lit.policy.wrap import decoder_layers
-from dapo_lit.preflight.environment import try_environment
 from dapo_lit.preflight.idle_settings import check_switches
 from dapo_lit.preflight.machine import check_devices
 from dapo_lit.preflight.policy import check_policy
@@ -181,6 +180,7 @@ def _try_rewards(parts: RunComponents) -> Finding:
 
 def _try_environment(parts: RunComponents) -> Finding:
     from dapo_lit.build.environment import build_environment
+    from dapo_lit.preflight.environment import try_environment
 
     turns, reward, problems = parts.config.turns, parts.config.reward, parts.problems.train
     environment = build_environment(turns, reward, problems, turns.workers or parts.num_workers)
