@@ -6,9 +6,10 @@ in the place of `python3`, `torchrun`, `ray`, `trl` and the like that writes dow
 succeeds and does nothing. A part of a word that convert leaves open (the output of a command, a variable that nobody
 sets) fits anything, and is counted; so does a branch that only a run could decide. Linux only.
 
-    python benchmarks/convert_scripts.py SCRIPTS --json benchmarks/results/convert_scripts.json
+    python benchmarks/convert_scripts.py verl@b178a3cd verl-recipe@48ea0a79 \\
+        --json benchmarks/results/convert_scripts.json
 
-verl's, verl-recipe's and TRL's scripts are not part of this repository: clone them, and give their folders.
+The scripts are not part of this repository: clone theirs, and name each folder by its commit. TRL's has none.
 """
 
 import argparse

@@ -28,6 +28,8 @@ def written(function: Callable[..., Any], folder: Path) -> str:
     # Imports and values first: a decorator or a default may use them.
     ordered = sorted(parts.values(), key=lambda text: text.startswith(("def ", "async ", "class ", "@")))
     text = "\n\n\n".join(ordered) + "\n"
+    if "range" in vars(function):  # of a graded reward
+        text += f"{function.__name__}.range = {_literal(function.__name__, 'range', vars(function)['range'])}\n"
     name = f"reward_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.py").write_text(text, encoding="utf-8")

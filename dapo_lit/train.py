@@ -134,7 +134,7 @@ def checked_early(config: Config) -> None:
             "much of it is then below 6e-8, float16's smallest number, and nothing here scales it up. Use bfloat16"
         )
     check_machine(config)
-    check_files(config.task)
+    check_files(config.task, config.reward)
 
 
 def check_study(configs: Iterable[Config], arms: Iterable[Config] = ()) -> None:

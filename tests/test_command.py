@@ -1,5 +1,8 @@
 """Which command lines are one plain run, for which Hydra has only to compose the config."""
 
+import re
+import shlex
+
 import pytest
 
 from dapo_lit.cli.command import compose, is_plain, run_command
@@ -74,6 +77,30 @@ def test_ctrl_c_before_a_training_is_one_line_and_code_130(monkeypatch, capsys):
 def test_a_multirun_of_which_two_jobs_would_write_one_folder_is_refused(arguments):
     with pytest.raises(ConfigError, match=r"would both write runs/\w+/dapo/seed_\d"):
         check_jobs(["-m", "+experiment=four_sums", *arguments])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["algorithm.optimizer.lr=1e-6,1e-5"],
+        ["reward=math,number"],
+        ["task=file", "policy=hf", "policy.path=m", "task.label=mine", "task.path=a.jsonl,b.jsonl"],
+        ["evaluation.at_tokens=[100],[200]", "study_name=x,y"],
+    ],
+)
+def test_the_names_that_a_refused_multirun_is_given_keep_its_jobs_apart(arguments):
+    given = ["+experiment=four_sums", *arguments]
+    with pytest.raises(ConfigError, match="would both write") as refused:
+        check_jobs(["-m", *given])
+    advice = str(refused.value).partition("such as ")[2]
+    parts = [shlex.split(command) for command in advice.split(" and ")]
+    if len(parts) == 1:
+        check_jobs(["-m", *given, *parts[0]])
+        return
+    swept = [argument for argument in given if "," not in argument]
+    one, other = (compose(*swept, *part) for part in parts)
+    assert one.study_name != other.study_name
+    assert all(re.fullmatch(r"\w+", config.study_name) for config in (one, other))
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--from", dest="system", choices=LOG_SYSTEMS, help="the folders hold another trainer's logs")
     parser.add_argument("--metric", help="of a study or of logs: the metric to decide on")
     parser.add_argument("--reference", help="of a study or of logs: the arm that the others are changes to")
+    parser.add_argument("--runs", type=Path, help="of logs: a table of run, arm and seed, where names are not clear")
     add_json(parser)
     options = parser.parse_args(arguments)
     if options.price is not None and not 0 <= options.price < float("inf"):
@@ -79,15 +80,21 @@ def read(options: argparse.Namespace) -> "Ledger":
     if options.system or first.is_dir():
         from ablations.read import run_ledger  # loads pandas, which a ledger in a file does without
 
+        if options.runs and not options.system:
+            raise UserError(f"{first} is a study, which knows its runs; --runs goes with logs")
         if options.system:
-            return run_ledger.ledger_of_logs(options.system, options.ledgers, options.metric, options.reference)
+            return run_ledger.ledger_of_logs(
+                options.system, options.ledgers, options.metric, options.reference, options.runs
+            )
         return run_ledger.ledger_of_study(options.ledgers, options.metric, options.reference)
     from ablations.read.ledger import is_ledger, read_ledger
 
     if first.is_file() and not is_ledger(first):
         from ablations.read import run_ledger
 
-        return run_ledger.ledger_of_logs("csv", options.ledgers, options.metric, options.reference)
+        return run_ledger.ledger_of_logs("csv", options.ledgers, options.metric, options.reference, options.runs)
+    if options.runs:
+        raise UserError(f"{first} is a ledger, which names its pairs; --runs goes with logs")
     if len(options.ledgers) > 1:
         raise UserError(f"{options.ledgers[1]}: one file is one ledger; put all rows into one")
     if options.metric or options.reference:

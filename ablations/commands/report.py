@@ -1,7 +1,7 @@
 """Writes the report of a finished study and prints its first page.
 
     ablations report runs/table1 [output=DIR] [--json]
-    ablations report --from trl logs [--metric rewards/accuracy/mean]
+    ablations report --from trl logs [--metric rewards/accuracy/mean] [--runs runs.csv]
 
 Exit codes: 0 every cell of the study is there; 3 written, but cells are missing or logs left out;
 2 refused, with the reason.
@@ -31,8 +31,11 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         "--from", dest="system", choices=LOG_SYSTEMS, help="the folders hold logs that another trainer wrote"
     )
     parser.add_argument("--metric", help="with --from: the primary metric, as the trainer calls it")
+    parser.add_argument("--runs", type=Path, help="with --from: a table of run, arm and seed, if names are not clear")
     add_json(parser)
     options = parser.parse_args(arguments)
+    if options.runs and not options.system:
+        parser.error("--runs goes with --from; a study knows its runs")
     if options.metric and not options.system:
         parser.error("--metric goes with --from; a study names its own metric (study.metric)")
     return options
@@ -57,7 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.system:
             from ablations.read.foreign import import_runs
 
-            metric, notes, left_out = import_runs(options.system, options.folders, out / "imported", options.metric)
+            metric, notes, left_out = import_runs(
+                options.system, options.folders, out / "imported", options.metric, options.runs
+            )
             notes += [f"Left out: {reason}" for reason in left_out]
             options.folders = [out / "imported"]
         with Console(stderr=True).status("reading the runs"):  # shows nothing where there is no terminal

@@ -4,8 +4,10 @@ A log is rows of numbers (`logs.py`). key_maps/<system>.yaml says what their key
 here stay as they are. Arm and seed are in the path or in the name of the run: `ARM/seed_3/...` or `ARM_seed_3`.
 """
 
+import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from ablations.read.logs import Log, logs_below
 from ablations.read.outcomes import outcome, with_interval
 from ablations.read.packed_cells import write_packed
 from ablations.read.run import AXES, Run, StudyError
+from ablations.read.separated import lines_of
 from ablations.texts import read_text, yaml_tree
 
 MAPS = Path(__file__).with_name("key_maps")
@@ -35,26 +38,29 @@ FREE = re.compile(r"seed|name|path|dir|folder|time|host|port|wandb|_id$|run", re
 
 
 def import_runs(
-    system: str, folders: Sequence[Path], out: Path, metric: str | None
+    system: str, folders: Sequence[Path], out: Path, metric: str | None, named: Path | None = None
 ) -> tuple[str, list[str], list[str]]:
     """Reads the logs below `folders` and packs them as the study in `out`.
 
     Returns the key of the primary metric, sentences that a reader has to know, and one for each log that is left out.
 
     metric: the primary metric, under their key or ours; None: rollout/accuracy, else rollout/reward.
+    named: a table that says which run is of which arm and seed (`read_names`).
 
     Raises StudyError: no log can be read, two are of one run, or runs of one arm have other settings.
     """
-    runs, primary, notes, left_out = runs_of_logs(system, folders, metric)
+    runs, primary, notes, left_out = runs_of_logs(system, folders, metric, named)
     write_packed(runs, out)
     return primary, notes + _unpaired(runs, primary), left_out
 
 
 def runs_of_logs(
-    system: str, folders: Sequence[Path], metric: str | None
+    system: str, folders: Sequence[Path], metric: str | None, named: Path | None = None
 ) -> tuple[list[Run], str, list[str], list[str]]:
     """The runs of the logs below `folders`, and what `import_runs` returns of them without a comparison of arms."""
     keys = _keys(system)
+    names = read_names(named) if named else {}
+    unused = {*names}
     runs: dict[tuple[str, int], tuple[Run, Log]] = {}
     left_out: list[str] = []
     for folder in folders:
@@ -62,7 +68,12 @@ def runs_of_logs(
         left_out += unread
         for log in logs:
             try:
-                cells = [_run(system, log, cell, keys) for cell in _cells(log, folder)]
+                if own := next((name for name in _called(log, folder) if name in names), None):
+                    unused.discard(own)
+                    log = replace(log, rows=log.rows.drop(columns=["arm", "seed"], errors="ignore"), given=True)
+                    cells = [_run(system, log, (*names[own], log.rows), keys)]
+                else:
+                    cells = [_run(system, log, cell, keys) for cell in _cells(log, folder)]
             except StudyError as reason:
                 left_out.append(str(reason))
                 continue
@@ -73,6 +84,8 @@ def runs_of_logs(
     if not runs:
         none = f"{', '.join(map(str, folders))}: no logs here; expected {', '.join(Log.KINDS)}"
         raise StudyError(one_line(left_out) or none)
+    if unused:
+        raise StudyError(f"{named}: no log is called {', '.join(sorted(unused)[:3])}; it is a file, a folder or a run")
     notes = [
         *_guesses({cell: log for cell, (_, log) in runs.items()}),
         *_alone([*runs]),
@@ -95,6 +108,45 @@ def runs_of_logs(
     if spoilt:
         notes.append(f"{primary} is NaN or infinite at some step of {', '.join(spoilt)}, left out of it.")
     return [run for run, _ in runs.values()], primary, notes, left_out
+
+
+def read_names(file: Path) -> dict[str, tuple[str, int]]:
+    """Arm and seed of runs by their names: a table with the columns run, arm and seed, where a run is called by its
+    file or folder (below the folder of logs), or by the name that its log has.
+
+    Raises StudyError in one line.
+    """
+    try:
+        lines = [*lines_of(read_text(file, error=StudyError, encoding="utf-8-sig"))]
+    except OSError as error:
+        raise StudyError(f"{file}: cannot be read ({error.strerror or error})") from None
+    except csv.Error as error:
+        raise StudyError(f"{file}: is no table ({error})") from None
+    header = [name.strip() for name in lines[0][1]] if lines else []
+    if lacking := [name for name in ("run", "arm", "seed") if header.count(name) != 1]:
+        raise StudyError(f"{file}: needs the columns run, arm and seed, once each; see {', '.join(lacking)}")
+    names: dict[str, tuple[str, int]] = {}
+    for number, cells in lines[1:]:
+        place = f"{file}, line {number}"
+        if len(cells) != len(header):
+            raise StudyError(f"{place}: has {len(cells)} values for {len(header)} columns")
+        row = {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
+        if not re.fullmatch(r"\d{1,15}", row["seed"]) or not row["run"]:
+            raise StudyError(f"{place}: needs a run and a seed that is a whole number")
+        if row["run"] in names:
+            raise StudyError(f"{place}: {row['run']} is named twice")
+        names[row["run"]] = (row["arm"], int(row["seed"]))
+    return names
+
+
+def _called(log: Log, folder: Path) -> Iterator[str]:
+    """What a run may be called, the surest first: its name, its file, and the folders that it is in."""
+    if log.name:
+        yield log.name
+    inner = log.file.relative_to(folder) if log.file != folder else Path(log.file.name)
+    yield from (path.as_posix() for path in (inner, inner.with_suffix(""), *inner.parents) if path.name)
+    yield log.file.name
+    yield log.file.stem
 
 
 def read_run(system: str, path: Path) -> pd.DataFrame:
@@ -147,7 +199,8 @@ def _cells(log: Log, folder: Path) -> Iterator[tuple[str, int, pd.DataFrame]]:
             yield *cell, log.rows
             return
     raise StudyError(
-        f"{log.name or log.file}: which arm and seed is it? Name its folder ARM/seed_3, or the run ARM_seed_3"
+        f"{log.name or log.file}: which arm and seed is it? Name its folder ARM/seed_3, the run ARM_seed_3, or give a "
+        "table with the columns run,arm,seed as --runs FILE.csv"
     )
 
 
@@ -227,11 +280,14 @@ def _settings(found: Mapping[tuple[str, int], Mapping[str, Any]]) -> list[str]:
 def _guesses(found: Mapping[tuple[str, int], Log]) -> list[str]:
     """Which run was taken for which arm and seed, where neither its folder nor its columns say it as documented."""
     notes = [f"{file}: {words}." for file, words in {(log.file, log.guess) for log in found.values() if log.guess}]
-    names = {cell: log.name or log.file.stem for cell, log in found.items() if "arm" not in log.rows}
+    names = {cell: log.name or log.file.stem for cell, log in found.items() if "arm" not in log.rows and not log.given}
     unsure = [f"{name} is {arm}/seed_{seed}" for (arm, seed), name in names.items() if guessed(name)]
     if unsure:
         more = f" and {len(unsure) - MOST_NAMED} more" if len(unsure) > MOST_NAMED else ""
-        notes.append(f"By their names: {', '.join(unsure[:MOST_NAMED])}{more}.")
+        notes.append(
+            f"By their names: {', '.join(unsure[:MOST_NAMED])}{more}. A table with the columns run,arm,seed says it "
+            "otherwise: --runs FILE.csv."
+        )
     return notes
 
 

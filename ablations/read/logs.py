@@ -44,6 +44,8 @@ class Log:
     """What was guessed of the file."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Flat; empty where the file has none."""
+    given: bool = False
+    """Its arm and seed are the user's word."""
 
 
 def logs_below(path: Path) -> tuple[list[Log], list[str]]:

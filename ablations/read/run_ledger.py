@@ -28,10 +28,17 @@ def ledger_of_study(folders: Sequence[Path], metric: str | None = None, referenc
 
 
 def ledger_of_logs(
-    system: str, folders: Sequence[Path], metric: str | None = None, reference: str | None = None
+    system: str,
+    folders: Sequence[Path],
+    metric: str | None = None,
+    reference: str | None = None,
+    named: Path | None = None,
 ) -> Ledger:
-    """The ledger of another trainer's logs. Raises StudyError as `ledger_of_study`."""
-    listed, key, notes, left_out = runs_of_logs(system, folders, metric)
+    """The ledger of another trainer's logs. named: a table of run, arm and seed.
+
+    Raises StudyError as `ledger_of_study`.
+    """
+    listed, key, notes, left_out = runs_of_logs(system, folders, metric, named)
     found = _ledger(Runs(tuple(listed)), key, reference, ", ".join(map(str, folders)), system)
     for change in found.changes:
         values = [*change.treated, *change.control, *(v for pair in change.pairs for v in (pair.treated, pair.control))]

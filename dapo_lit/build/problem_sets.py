@@ -37,7 +37,8 @@ class Problems:
 def problems(config: Config) -> Problems:
     """The task's training and held-out problems; a file is read and checked completely."""
     task = config.task
-    found = _file_problems(task) if task.name == "file" else _generated_problems(task)
+    judged = config.reward.function is not None
+    found = _file_problems(task, judged) if task.name == "file" else _generated_problems(task)
     train = found.train
     if task.deduplicate:
         train, counts = deduplicate(train)
@@ -56,12 +57,15 @@ def _generated_problems(task: Task) -> Problems:
         raise ConfigError(f"task.options ({options}): {error}" if options else str(error)) from None
 
 
-def _file_problems(task: Task) -> Problems:
+def _file_problems(task: Task, answers_optional: bool) -> Problems:
     from dapo_lit.data.sources import load_heldout, load_with_selection
 
     columns = {str(field): name for field, name in (task.columns or {}).items()}
-    train, selection = load_with_selection(str(task.path), "train", columns=columns)
-    heldout = load_heldout(task.eval_path, columns, "task.eval_path")[: task.num_heldout] if task.eval_path else []
+    train, selection = load_with_selection(str(task.path), "train", columns=columns, answers_optional=answers_optional)
+    heldout: list[Problem] = []
+    if task.eval_path:
+        heldout = load_heldout(task.eval_path, columns, "task.eval_path", answers_optional=answers_optional)
+    heldout = heldout[: task.num_heldout]
     return Problems(train, heldout, selection=selection)
 
 

@@ -1,7 +1,9 @@
 """The runs of a multirun without a study, before the first starts: each has a config, and a folder of its own."""
 
 import itertools
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 
 from hydra.core.override_parser.types import Override
 
@@ -29,7 +31,7 @@ def check_jobs(arguments: Sequence[str]) -> None:
     if is_inspection(arguments) or not {"-m", "--multirun"} & {*arguments} or not swept:
         return
     plain = [str(override.input_line) for override in given if not override.is_sweep_override()]
-    written: dict[str, str] = {}
+    written: dict[str, tuple[str, ...]] = {}
     for job in itertools.product(*map(_settings, swept)):
         words = " ".join(job)
         try:
@@ -38,11 +40,30 @@ def check_jobs(arguments: Sequence[str]) -> None:
             raise ConfigError(f"job {words}: {error}") from None
         folder = str(config.folder(arm_of(config)))
         if folder in written:
+            first = " ".join(written[folder])
             raise ConfigError(
-                f"-m: {written[folder]} and {words} would both write {folder}, which is named by study_name, switches "
-                f"and seed; name them apart, such as 'study_name={config.study_name}_${{{swept[-1].key_or_group}}}'"
+                f"-m: {first} and {words} would both write {folder}, which is named by study_name, switches and seed; "
+                f"{_apart(plain, written[folder], job, config.study_name)}"
             )
-        written[folder] = words
+        written[folder] = job
+
+
+def _apart(plain: Sequence[str], one: Sequence[str], other: Sequence[str], name: str) -> str:
+    """What gives two jobs folders of their own: a name with a value that differs, where that composes, else a name in a
+    command each."""
+    differing = [(a, b) for a, b in zip(one, other, strict=True) if a != b]
+    is_named = any(setting.startswith("study_name=") for setting in one)
+    for setting, _ in () if is_named else reversed(differing):
+        named = f"study_name={name}_${{{setting.partition('=')[0].lstrip('+')}}}"
+        folders = []
+        for job in (one, other):
+            with suppress(ConfigError):
+                config = config_of(composed_tree([*plain, *job, named]), Config)
+                folders.append(config.study_name)
+        if len({*folders}) == 2 and all(re.fullmatch(r"[\w.-]+", folder) for folder in folders):
+            return f"name them apart, such as '{named}'"
+    (first, second), *_ = differing
+    return f"give each a command of its own, such as {first} 'study_name={name}_1' and {second} 'study_name={name}_2'"
 
 
 def _settings(swept: Override) -> list[str]:

@@ -17,7 +17,7 @@ class Problem:
     problem: str
     """The statement, without any prompt template."""
     answer: str
-    """The reference answer as text."""
+    """The reference answer as text; empty where a reward function needs none."""
     meta: Mapping[str, object] = field(default_factory=dict)
     """Further facts about the problem (number of terms, level, source)."""
     before: tuple[Mapping[str, str], ...] = ()

@@ -203,6 +203,7 @@ def read_problem(
     index: object = None,
     needs: str = "`problem` and `answer`",
     instruction: tuple[str, str] = ("", ""),
+    without_answer: bool = False,
 ) -> Problem:
     """The one place where a row becomes a problem, whichever schema or `task.columns` says where its parts are.
 
@@ -228,7 +229,7 @@ def read_problem(
             meta = {"worked_solution": solution, **meta}
     return Problem(
         problem=checks.statement(row, problem_key, statement, needs=needs),
-        answer=checks.answer(row, answer_key, wanted, needs=needs),
+        answer="" if without_answer else checks.answer(row, answer_key, wanted, needs=needs),
         id=checks.unique_id(row, index if identity is None else identity, number),
         meta=meta,
         before=before,
@@ -257,12 +258,17 @@ def load_problems(path: str, *, split: str = "train", limit: int | None = None, 
     return load_with_selection(path, split, key=key)[0][:limit]
 
 
-def load_heldout(path: str, columns: Mapping[str, str] | None = None, key: str = PATH) -> list[Problem]:
+def load_heldout(
+    path: str, columns: Mapping[str, str] | None = None, key: str = PATH, *, answers_optional: bool = False
+) -> list[Problem]:
     """Like load_problems, for problems to evaluate on: the split `test`, or `validation` where there is no `test`.
 
     A data set with neither is refused: its training split is used only if the id names it (`...::train`).
     """
-    return load_with_selection(path, "test", "validation", columns=columns, key=key, heldout=True)[0]
+    found, _ = load_with_selection(
+        path, "test", "validation", columns=columns, key=key, heldout=True, answers_optional=answers_optional
+    )
+    return found
 
 
 def load_benchmark_problems(path: str, key: str) -> list[Problem]:
@@ -276,6 +282,7 @@ def load_with_selection(
     columns: Mapping[str, str] | None = None,
     key: str = PATH,
     heldout: bool = False,
+    answers_optional: bool = False,
 ) -> tuple[list[Problem], SelectionReport]:
     """All problems of the first of the splits that exists, and what reading left out.
 
@@ -283,6 +290,7 @@ def load_with_selection(
         A name that a row lacks is an error, even where the row has the usual one. None: no message mentions
         task.columns.
     heldout: the usual names are read too where the data have none of `columns`.
+    answers_optional: data without a column of answers have empty ones, for a reward function that needs none.
     """
     name, files = resolve_files(path, *splits, key=key)
     bad_rows, selection = BadRows(), SelectionReport()
@@ -302,16 +310,21 @@ def load_with_selection(
         bad_rows.check(counts["rows"])
         selection.add_duplicates(counts)
     else:
-        problems = _plain_problems(rows, checks, bad_rows, columns)
+        problems = _plain_problems(rows, checks, bad_rows, columns, answers_optional)
         bad_rows.check(len(problems))
     selection.refuse_empty(problems, f"{key}={path}")
     return problems, selection
 
 
 def _plain_problems(
-    rows: Iterable[Row], checks: FieldChecks, bad_rows: BadRows, columns: Mapping[str, str] | None
+    rows: Iterable[Row],
+    checks: FieldChecks,
+    bad_rows: BadRows,
+    columns: Mapping[str, str] | None,
+    answers_optional: bool,
 ) -> list[Problem]:
     problems: list[Problem] = []
+    without: bool | None = None  # None: no row was read
     fields: dict[str, None] = {}
     has_id = False
     own = columns or {}
@@ -324,6 +337,10 @@ def _plain_problems(
             trl = ("solution", "ground_truth") if problem_key == "prompt" and not own else ()
             answer_key = _column(row, own.get("answer"), "answer", *trl)
             id_key = _column(row, own.get("id"), "id")
+            if without is None:
+                without = answers_optional and not own.get("answer") and answer_key not in row.fields
+            if without and answer_key in row.fields:
+                raise row.error(f"has `{answer_key}`, and the first row has none; give it to all rows or to none")
             problem = read_problem(
                 row,
                 checks,
@@ -333,6 +350,7 @@ def _plain_problems(
                 number=len(problems),
                 meta={k: value for k, value in row.fields.items() if k not in (problem_key, answer_key, id_key)},
                 needs=needs,
+                without_answer=without,
             )
             problems.append(problem)
             has_id |= row.value(id_key) is not None

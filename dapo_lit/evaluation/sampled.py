@@ -177,7 +177,7 @@ def evaluated_samples(
     stream.submit(requests)
     # Between steps, not samples: the first long response may end after the grace period of a stop.
     for sample in run_to_end(stream, lambda: gives_up(len(unscored))):
-        problem = asked(problems[sample.key.problem_id], sample, decode)
+        problem = asked(problems[sample.key.problem_id], sample, decode, with_ids=verifier.wants_ids)
         text = decode(sample.row_ids.tolist())
         unscored[sample.key] = sample, text
         group = held.setdefault(problem.id, [])

@@ -130,10 +130,14 @@ class Recorder(Callback):
             file.write_text(f"step {collected.step}\n{first}\n", encoding="utf-8")
             log.warning(f"scoring failed in step {collected.step}; the first error is kept in {file}:\n{first}")
         if len(missing) > max(1, limit * total):
+            turns = self.config.turns
+            what, key = "reward function", f"reward.deadline_s={reward.deadline_s:g}"
+            if turns.environment and first.startswith(f"{turns.environment}: "):
+                what, key = f"environment {turns.environment}", f"turns.deadline_s={turns.deadline_s:g}"
             raise RewardError(
                 f"{len(missing)} of the {total} completions of step {collected.step} have no verdict ({late} late, "
-                f"{len(errors)} failed): more than reward.max_error_frac={limit:g}. Fix the reward function, or raise "
-                f"reward.deadline_s={reward.deadline_s:g} if it only needs more time. The first one ({file}):\n{first}"
+                f"{len(errors)} failed): more than reward.max_error_frac={limit:g}. Fix the {what}, or raise {key} if "
+                f"it only needs more time. The first one ({file}):\n{first}"
             )
 
     def _count_empty(self, batch: RolloutStep) -> None:

@@ -22,6 +22,7 @@ from ablations.files.atomic import replacing
 from ablations.texts import MB, json_tree, read_bytes
 from dapo_lit.chat_template import ChatTemplateError, render_chats
 from dapo_lit.model_worker import ask
+from dapo_lit.policy.folders import other_than_policy, without_weights
 from dapo_lit.rewards.work import Reading
 
 Shape = tuple[int, ...]
@@ -86,7 +87,7 @@ def _read_first(folder: Path, about: tuple[tuple[str, int, int], ...]) -> None:
             "its files again, or choose another folder"
         )
     if outcome.result is not None:
-        raise DamagedError(f"policy.path={folder}: {outcome.result}; put the config.json of these weights there")
+        raise DamagedError(f"policy.path={folder}: {outcome.result}")
 
 
 def check_headers(folder: Path, wanted: Mapping[str, Shape]) -> None:
@@ -271,22 +272,33 @@ def fetched(path: str | Path, *, weights: bool = False, own: bool = False) -> Pa
 
     own: this package has made the folder.
 
-    Raises FileNotFoundError: there is no such model; DamagedError as read_first does.
+    Raises FileNotFoundError: there is no such model; OSError: it is of another kind (folders.py), or lacks weights;
+    DamagedError as read_first does.
     """
     folder = Path(path).expanduser()
+    if not own:
+        _refuse_other(path, other_than_policy(folder))
     if not (folder / "config.json").is_file():
         # A path that looks like a folder is never asked of the hub.
         if folder.exists() or folder.is_absolute():
             raise _missing(path, f"no config.json in {folder}")
         _check_hub(path)
         folder = _downloaded(path, DESCRIBING)
+        _refuse_other(path, other_than_policy(folder))
         if weights:
             read_first(folder)
             index = weight_map(folder)
             _downloaded(path, sorted({*index.values()}) if index else ["model.safetensors"])
     if not own:
+        if weights:
+            _refuse_other(path, without_weights(folder))
         read_first(folder)
     return folder
+
+
+def _refuse_other(path: str | Path, found: str | None) -> None:
+    if found is not None:
+        raise OSError(f"policy.path={path} cannot be trained or sampled from: {found}")
 
 
 def _downloaded(path: str | Path, files: list[str]) -> Path:

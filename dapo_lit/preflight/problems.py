@@ -3,6 +3,7 @@ a response, and tries reward functions on a few: one that cannot score ends a ru
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import cycle, islice
 
 from ablations.errors import DataError
@@ -160,10 +161,12 @@ def try_rewards(
     extraction: Extraction,
     max_error_frac: float = 1.0,
     key: str = "task.path",
+    ids_of: Callable[[str], Sequence[int]] = lambda text: (),
 ) -> Finding:
     """Scores all reference answers under a rule, or a batch of them by a function, and junk, as a step does; warns
     about odd verdicts.
 
+    ids_of: the tokens of a text, for functions that ask for them.
     Raises RewardError if more than `max_error_frac` of the batch gets no verdict, as of a function that fails, and
     DataError if a rule counts more than half of all reference answers as wrong.
     """
@@ -177,6 +180,8 @@ def try_rewards(
     name = f"reward.rule={verifier.rule} with reward.extraction={extraction}"
     if verifier.function:
         name = f"reward.function={verifier.function}"
+    if verifier.wants_ids:
+        pairs = [(replace(problem, ids=tuple(ids_of(text))), text) for problem, text in pairs]
     scores = verifier.score(pairs)
     verifier.first_error = None  # a run reports its own
     verdicts = [score.correct for score in scores]
@@ -197,7 +202,7 @@ def try_rewards(
         warnings.append(message)
     warnings += _batch_warnings(verifier, pairs[: len(right)])
     references = check_references(verifier, problems, key)
-    if verifier.function and 2 * num_right < len(right):
+    if verifier.function and any(problem.answer for problem in chosen) and 2 * num_right < len(right):
         warnings.append(
             f"{name} counts the reference answer as wrong in {len(right) - num_right} of {len(right)} problems "
             f"(such as {_first_wrong(right, verdicts)!r}); if the reward needs only the answer, no response "
@@ -205,7 +210,8 @@ def try_rewards(
         )
     if praised:
         warnings.append(f"{name} counts junk as right, such as {praised[0]!r}")
-    good = references.words or f"{num_right} of {len(right)} reference answers"
+    named = "reference answers" if any(problem.answer for problem in chosen) else "empty answers (the rows have none)"
+    good = references.words or f"{num_right} of {len(right)} {named}"
     words = f"{name.partition('.')[2]}: right are {good} and {len(praised)} of {len(pairs) - len(right)} junk texts"
     return Finding(words, (*references.warnings, *warnings), references.shown)
 

@@ -130,7 +130,8 @@ def _first_prompt(
     return (
         f"the first, {first.problem.id}, as the policy reads it:",
         *lines,
-        f"a response ends with {ends}, or at the limit; its reference answer is {answer!r}",
+        f"a response ends with {ends}, or at the limit; "
+        + (f"its reference answer is {answer!r}" if answer else "it has no reference answer"),
     )
 
 

@@ -1,6 +1,7 @@
 """The checks of a training run before its first step."""
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -18,6 +19,7 @@ from dapo_lit.preflight.prompts import check_prompts, check_tokenizer
 from dapo_lit.preflight.rules import check_rules
 from dapo_lit.preflight.table import Finding, run_checks
 from dapo_lit.preflight.weights import check_weights
+from dapo_lit.rollout.episodes import encoder
 from dapo_lit.switches.algorithm import check_algorithm
 
 
@@ -44,6 +46,7 @@ def check_run(parts: RunComponents, opened: bool = False) -> None:
             "prompts": lambda: _check_prompts(parts),
             "evaluation": lambda: _check_evaluation(parts),
             "rewards": lambda: _try_rewards(parts),
+            **({"turns": lambda: _try_environment(parts)} if parts.config.turns.environment else {}),
             "switches": lambda: _check_switches(parts.config),
             "engine": lambda: _check_engine(parts),
         },
@@ -169,9 +172,23 @@ def _check_evaluation(parts: RunComponents) -> Finding:
 def _try_rewards(parts: RunComponents) -> Finding:
     settings = parts.config.reward
     key = "task.path" if parts.config.task.name == "file" else f"task.name={parts.config.task.name}"
-    found = try_rewards(parts.verifier, parts.problems.train, settings.extraction, settings.max_error_frac, key)
+    ids_of = partial(parts.tokenizer.encode, add_special_tokens=False)
+    found = try_rewards(parts.verifier, parts.problems.train, settings.extraction, settings.max_error_frac, key, ids_of)
     heldout = check_references(parts.verifier, parts.problems.heldout, "task.eval_path")
     return replace(found, warnings=(*found.warnings, *heldout.warnings))
+
+
+def _try_environment(parts: RunComponents) -> Finding:
+    from dapo_lit.build.environment import build_environment
+    from dapo_lit.preflight.environment import try_environment
+
+    turns, reward, problems = parts.config.turns, parts.config.reward, parts.problems.train
+    environment = build_environment(turns, reward, problems, turns.workers or parts.num_workers)
+    try:
+        encode = encoder(parts.tokenizer, turns.template)
+        return try_environment(environment, turns, problems, reward.extraction, encode, reward.max_error_frac)
+    finally:
+        environment.close()
 
 
 def _check_engine(parts: RunComponents) -> Finding:

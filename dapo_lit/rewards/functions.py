@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
+from typing import Any
 
 from ablations.errors import UserError
 from dapo_lit.imports import check_path
@@ -19,6 +20,10 @@ from dapo_lit.rewards.score import Score
 LENGTH_CHARS = 4000
 """The `length` reward is the number of characters over this, at most 1."""
 BUILT_IN = ("correctness", "format", "length")
+
+
+LEAVES_OUT = "leaves_out"
+"""An attribute of functions whose `None` means that they do not apply, so that a sum has them as 0."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,8 @@ class RewardProblem:
     """Step, attempt and index of the completion's sample; differs between all completions of a problem in training."""
     turns: tuple[str, ...] = ()
     """Of an episode with an environment: the texts of the policy's turns. The completion has the environment's too."""
+    ids: tuple[int, ...] = ()
+    """The policy's tokens, for functions that ask for `completion_ids`; empty for all others."""
 
 
 RewardFunction = Callable[[Sequence[RewardProblem], Sequence[str]], Sequence[Score | float]]
@@ -62,7 +69,24 @@ def call_function(
         results = _listed(function(problems, texts), len(texts))
     except NoVerdictError as fault:
         return [Score(False, wrong_value or 0.0, error=str(fault))] * len(texts)
-    return [_judged(result, wrong_value) for result in results]
+    if wrong_value is None and getattr(function, LEAVES_OUT, False):
+        results = [0.0 if result is None else result for result in results]
+    return [_judged(result, wrong_value, declared_range(function)) for result in results]
+
+
+def declared_range(function: Callable[..., Any]) -> tuple[float, float] | None:
+    """The least and the greatest number of a graded reward, its attribute `range`; None: a number is a verdict.
+
+    Raises ValueError: it is no such pair.
+    """
+    found = getattr(function, "range", None)
+    if found is None:
+        return None
+    low, high = found if isinstance(found, tuple | list) and len(found) == 2 else (math.nan, math.nan)
+    numbers = all(isinstance(end, int | float) and math.isfinite(end) for end in (low, high))
+    if not numbers or not low < high:
+        raise ValueError(f"its range is {_shown(found)}; it must be a pair of numbers, the least and the greatest")
+    return float(low), float(high)
 
 
 def _listed(returned: object, count: int) -> list[object]:
@@ -75,19 +99,30 @@ def _listed(returned: object, count: int) -> list[object]:
     return results
 
 
-def _judged(result: object, wrong_value: float | None) -> Score:
+def _judged(result: object, wrong_value: float | None, bounds: tuple[float, float] | None) -> Score:
     try:
         if isinstance(result, Score):
             return _checked(result)
+        if result is None:
+            raise NoVerdictError(
+                "returned None for a completion, not a number: what decides about right and wrong has a verdict for "
+                "every problem; return 0, or judge all kinds of problems in one function"
+            )
         number = _number(result)
         if wrong_value is None:
             return Score(number > 0, number)
+        if bounds is not None:
+            low, high = bounds
+            if low <= number <= high:
+                return Score(number == high, number)
+            raise NoVerdictError(f"returned {number:g}, and its range is {low:g} to {high:g}")
         if number in (1.0, 0.0, wrong_value):
             right = number == 1.0
             return Score(right, 1.0 if right else wrong_value)
         raise NoVerdictError(
             f"returned {number:g}: a number is a verdict, 1 for right and 0 or reward.wrong_value={wrong_value:g} for "
-            f"wrong; return Score(correct=..., value={number:g}) to say what counts as correct"
+            f"wrong; declare a graded reward by the function's attribute, `.range = (0, 1)`, whose greatest number is "
+            f"right, or return Score(correct=..., value={number:g})"
         )
     except NoVerdictError as fault:
         return Score(False, wrong_value or 0.0, error=str(fault))

@@ -23,6 +23,8 @@ SAMPLE = "".join(map(chr, range(32, 127))) * 10
 """A text that every tokenizer has to encode."""
 SIZES = ("vocab_size", "intermediate_size")
 """Sizes in config.json that no tensor is smaller than in every direction."""
+NARROW = ("F4", "F6", "F8", "I4", "I8", "U4", "U8")
+"""Beginnings of the types of numbers in safetensors that have less than 16 bits."""
 
 
 def rendered(work: Rendering) -> list[str]:
@@ -42,8 +44,9 @@ def rendered(work: Rendering) -> list[str]:
 
 
 def read_once(work: Reading) -> str | None:
-    """Reads config, tokenizer and headers of a model's folder; returns what is wrong with its sizes, if anything is."""
-    folder, config, shapes = Path(work.folder), None, list[list[int]]()
+    """Reads config, tokenizer and headers of a model's folder; returns what is wrong with its numbers or its sizes, and
+    what to do, if anything is."""
+    folder, config, shapes, narrow = Path(work.folder), None, list[list[int]](), dict[str, str]()
     with _said_by_the_trainer():
         AutoTokenizer.from_pretrained(folder, trust_remote_code=False)(SAMPLE)
     with _said_by_the_trainer():
@@ -51,9 +54,20 @@ def read_once(work: Reading) -> str | None:
     with _said_by_the_trainer():
         for file in sorted(folder.glob("*.safetensors")):
             with safe_open(file, framework="numpy") as tensors:
-                shapes += [tensors.get_slice(name).get_shape() for name in tensors.keys()]  # noqa: SIM118
+                for name in tensors.keys():  # noqa: SIM118
+                    part = tensors.get_slice(name)
+                    shapes.append(part.get_shape())
+                    if (kind := str(part.get_dtype())).startswith(NARROW) and name.endswith(".weight"):
+                        narrow[name] = kind
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False).get_text_config()
-    return _wrong_sizes(config, shapes) if config is not None and shapes else None
+    if narrow:
+        name, kind = next(iter(narrow.items()))
+        return (
+            f"{len(narrow)} of its weights are quantised, such as {name} ({kind}), and such weights are not supported; "
+            "take the model in float32, bfloat16 or float16 that it was made from"
+        )
+    fault = _wrong_sizes(config, shapes) if config is not None and shapes else None
+    return fault and f"{fault}; put the config.json of these weights there"
 
 
 @contextmanager

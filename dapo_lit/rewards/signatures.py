@@ -14,16 +14,16 @@ from typing import Any
 
 from ablations.errors import UserError
 from dapo_lit.imports import module_file, named_object
-from dapo_lit.rewards.functions import RewardFunction, RewardProblem
+from dapo_lit.rewards.functions import LEAVES_OUT, RewardFunction, RewardProblem, declared_range
 from dapo_lit.rewards.score import Score
 
 ANSWER_COLUMNS = ("answer", "solution", "ground_truth")
 """Names under which a function with TRL's signature finds the reference answer."""
 GROUPS = "groups"
 """The parameter by which a function asks for whole groups: a list of the positions of each group's completions."""
+IDS, STATE = "completion_ids", "trainer_state"
+"""TRL's parameters for the tokens of each completion, and for the trainer's state, of which the step is given."""
 NOT_GIVEN = {
-    "completion_ids": "it judges the text, and the length is of the text; give it a default",
-    "trainer_state": "a score may depend on its completion only, or no run could be repeated; give it a default",
     "log_metric": "a metric of your own is logger.own_metrics (docs/metrics.md); give it a default, =None",
     "log_extra": "the completions are in rollouts/ with every column; give it a default, =None",
 }
@@ -53,14 +53,25 @@ def load_function(path: str) -> RewardFunction:
 
 
 def adapted(function: Callable[..., Any], path: str) -> RewardFunction:
-    """The function as this package calls it."""
+    """The function as this package calls it, with its range if it has one."""
+    try:
+        bounds = declared_range(function)
+    except ValueError as error:
+        raise SignatureError(f"{path}: {error}") from None
+    called = _adapted(function, path)
+    if declared_range(called) != bounds:  # of an object, whose class has it
+        vars(called)["range"] = bounds
+    return called
+
+
+def _adapted(function: Callable[..., Any], path: str) -> RewardFunction:
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # a callable written in C
         return function
     names = set(parameters)
     # The trainer's side has looked for it in the source, and sends what is no group where it found nothing.
-    if GROUPS in names and not asks_for_groups(path):
+    if GROUPS in names and not asks_for(path, GROUPS):
         module = path.rpartition(".")[0]
         raise SignatureError(
             f"{path} asks for `{GROUPS}`, and {module} does not define it with `def`: name the module that does, or "
@@ -72,11 +83,16 @@ def adapted(function: Callable[..., Any], path: str) -> RewardFunction:
         adapter = as_verl_calls
     elif names.issuperset(OPENRLHF):
         adapter = as_openrlhf_calls
-    elif "problems" not in names and ("prompts" in names or [*parameters][:1] == ["completions"]):
+    elif "problems" not in names and ("prompts" in names or [*parameters][:1] in (["completions"], [IDS])):
         for name, remedy in NOT_GIVEN.items():
             if name in names and parameters[name].default is inspect.Parameter.empty:
                 raise SignatureError(f"{path}: TRL gives {name}, and a reward here does not get it: {remedy}")
         adapter = as_trl_calls
+    if adapter is as_trl_calls and parameters.get(IDS) and not asks_for(path, IDS):
+        raise SignatureError(
+            f"{path} asks for `{IDS}`, and {path.rpartition('.')[0]} does not define it with `def`: name the module "
+            "that does"
+        )
     if adapter is not None:
         return adapter(function, parameters)
     given: dict[str, Any] = {GROUPS: []} if GROUPS in names else {}
@@ -116,23 +132,27 @@ def awaited(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def asks_for_groups(path: str) -> bool:
-    """True if the function's definition has a parameter `groups`. Read from its source: this process imports no
+def asks_for(path: str, name: str) -> bool:
+    """True if the function's definition has a parameter of this name. Read from its source: this process imports no
     reward."""
     import ast
 
     from ablations.texts import read_bytes  # here: YAML would be loaded in every worker
 
-    file, name = module_file(path), path.rpartition(".")[2]
+    file, function = module_file(path), path.rpartition(".")[2]
     if file is None or file.suffix != ".py":
         return False
     try:
         tree = ast.parse(read_bytes(file))
     except (SyntaxError, ValueError):  # the worker that imports it says so
         return False
-    defined = (node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    defined = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    if all(node.name != function for node in defined):  # an object of a class with `__call__`
+        function = "__call__"
+        defined = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     return any(
-        node.name == name and any(a.arg == GROUPS for a in (*node.args.args, *node.args.kwonlyargs)) for node in defined
+        node.name == function and any(a.arg == name for a in (*node.args.args, *node.args.kwonlyargs))
+        for node in defined
     )
 
 
@@ -143,19 +163,35 @@ def _passed(columns: Mapping[str, Any], parameters: Mapping[str, inspect.Paramet
     return {name: columns[name] for name in parameters if name in columns}
 
 
+class TrainerState:
+    """The part of TRL's `trainer_state` that a completion determines."""
+
+    def __init__(self, global_step: int) -> None:
+        self.global_step = global_step
+        """The rollout step in which the completion was sampled; 0 where there is none, as in an evaluation."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"trainer_state.{name}: a reward gets global_step only, its completion's rollout step")
+
+
+def _step(problem: RewardProblem) -> int:
+    return int(problem.sample.partition("/")[0] or 0)
+
+
 def as_trl_calls(function: Callable[..., Any], parameters: Mapping[str, inspect.Parameter]) -> RewardFunction:
-    """TRL: `(prompts, completions, **columns) -> list[float]`, by name; texts, or lists of messages where it asks for
-    `completion[0]["content"]`."""
+    """TRL: `(prompts, completions, **columns) -> list[float | None]`, by name; texts, or lists of messages where it
+    asks for `completion[0]["content"]`."""
     takes_chats = False
 
-    @wraps(function)
     def call(problems: Sequence[RewardProblem], texts: Sequence[str]) -> Any:
         nonlocal takes_chats
-        columns: dict[str, list[Any]] = {name: [problem.answer for problem in problems] for name in ANSWER_COLUMNS}
+        columns: dict[str, Any] = {name: [problem.answer for problem in problems] for name in ANSWER_COLUMNS}
         for name in dict.fromkeys(name for problem in problems for name in problem.meta):
             columns[name] = [problem.meta.get(name) for problem in problems]
         statements = [problem.problem for problem in problems]
         plain = columns | {"prompts": statements, "completions": list(texts), GROUPS: [[*range(len(texts))]]}
+        own: dict[str, Any] = {IDS: [[*problem.ids] for problem in problems], STATE: TrainerState(_step(problems[0]))}
+        plain |= {name: value for name, value in own.items() if name in parameters}
         chats = plain | {
             "prompts": [[{"role": "user", "content": statement}] for statement in statements],
             "completions": [[{"role": "assistant", "content": text}] for text in texts],
@@ -169,7 +205,22 @@ def as_trl_calls(function: Callable[..., Any], parameters: Mapping[str, inspect.
             takes_chats = True
         return function(**_passed(chats, parameters))
 
-    return call
+    @wraps(function)
+    def of_steps(problems: Sequence[RewardProblem], texts: Sequence[str]) -> Any:
+        steps: dict[int, list[int]] = {}
+        for place, problem in enumerate(problems if STATE in parameters else ()):
+            steps.setdefault(_step(problem), []).append(place)
+        if len(steps) < 2:
+            return call(problems, texts)
+        found: list[Any] = [None] * len(texts)
+        for places in steps.values():  # its state is that of one step
+            scores = call([problems[place] for place in places], [texts[place] for place in places])
+            for place, score in zip(places, scores, strict=True):
+                found[place] = score
+        return found
+
+    vars(of_steps)[LEAVES_OUT] = True
+    return of_steps
 
 
 def as_verl_calls(function: Callable[..., Any], parameters: Mapping[str, inspect.Parameter]) -> RewardFunction:

@@ -1,4 +1,6 @@
-"""A user's environment as a worker calls it (docs/turns.md): a function, or a class that is built for each call."""
+"""A user's environment as a worker calls it (docs/turns.md): a function, or a class that is built for each call; either
+may be `async`.
+"""
 
 import inspect
 import math
@@ -7,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from dapo_lit.imports import named_object
 from dapo_lit.rewards.functions import RewardProblem, without_surrogates
+from dapo_lit.rewards.signatures import awaited
 
 Step = Callable[[RewardProblem, Sequence[str]], object]
 """(problem, the policy's turns so far) -> what the environment says to the last one, and perhaps its reward."""
@@ -30,7 +33,7 @@ def load_environment(path: str) -> Step:
         prepare()
     if not isinstance(found, type):
         _check(path, found, ("problem", "responses"))
-        return found
+        return awaited(found)
     if not callable(getattr(found, "step", None)):
         raise TypeError(f"{path} is a class without `step(self, response)`")
     _check(path, found, ("problem",))
@@ -38,7 +41,7 @@ def load_environment(path: str) -> Step:
     def replayed(problem: RewardProblem, responses: Sequence[str]) -> object:
         environment, said = found(problem), None
         for response in responses:
-            said = environment.step(response)
+            said = awaited(environment.step)(response)
         return said
 
     return replayed

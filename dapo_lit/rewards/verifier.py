@@ -82,7 +82,8 @@ class Verifier:
         """The first error of a worker or a reward function, with its traceback if there is one."""
         self.service_s: deque[float] = deque(maxlen=100_000)
         """Seconds that each of the last tasks took in a worker, without waiting."""
-        self._by_groups = _asking_for_groups(self.functions)
+        self._by_groups = _asking_for(self.functions, "groups")
+        self._wants_ids = bool(_asking_for(self.functions, "completion_ids"))
         self._workers = workers
         self._supervisor: Supervisor | None = None
         self._closed = False
@@ -115,6 +116,11 @@ class Verifier:
     def wants_groups(self) -> bool:
         """True if a function asks for whole groups, so that responses belong into `submit_group`."""
         return bool(self._by_groups)
+
+    @property
+    def wants_ids(self) -> bool:
+        """True if a function asks for tokens, which belong into `RewardProblem.ids`."""
+        return self._wants_ids
 
     def _submit(self, completions: Iterable[tuple[Ticket, RewardProblem, str]], whole: Collection[str]) -> None:
         """whole: functions that get exactly these completions, and not with others or in parts."""
@@ -346,10 +352,10 @@ class Verifier:
         return Score(correct=equal, value=1.0 if equal else self.wrong_value, answer=prediction)
 
 
-def _asking_for_groups(paths: Collection[str]) -> frozenset[str]:
-    """The reward functions that want all completions of a problem at once."""
+def _asking_for(paths: Collection[str], name: str) -> frozenset[str]:
+    """The reward functions that have a parameter of this name."""
     if not paths:
         return frozenset()
-    from dapo_lit.rewards.signatures import asks_for_groups
+    from dapo_lit.rewards.signatures import asks_for
 
-    return frozenset(path for path in paths if asks_for_groups(path))
+    return frozenset(path for path in paths if asks_for(path, name))

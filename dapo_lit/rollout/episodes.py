@@ -71,10 +71,11 @@ def num_turns(sample: Sample) -> int:
     return 1 + len(np.unique(sample.observations.places))
 
 
-def asked(problem: Problem, sample: Sample, decode: Decode, name: str = "") -> RewardProblem:
+def asked(problem: Problem, sample: Sample, decode: Decode, name: str = "", *, with_ids: bool = False) -> RewardProblem:
     """The problem as rewards and environments see it, for this sample. name: of the sample, in training."""
     turns = turn_texts(sample, decode)
-    return RewardProblem(problem.id, problem.problem, problem.answer, problem.meta, name, turns)
+    ids = tuple(sample.response_ids.tolist()) if with_ids else ()
+    return RewardProblem(problem.id, problem.problem, problem.answer, problem.meta, name, turns, ids)
 
 
 class EpisodeEngine(RolloutEngine):

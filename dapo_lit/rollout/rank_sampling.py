@@ -43,6 +43,9 @@ class Verdicts(Protocol):
     @property
     def wants_groups(self) -> bool: ...
 
+    @property
+    def wants_ids(self) -> bool: ...
+
     def submit(self, ticket: SampleKey, problem: RewardProblem, text: str) -> None: ...
 
     def submit_group(self, completions: Sequence[tuple[SampleKey, RewardProblem, str]]) -> None: ...
@@ -225,11 +228,11 @@ class RankSampling:
         # The other ranks of an engine have the same samples; scored twice, a deadline could pass on one of them only.
         for sample in samples if setup.ranks.leads_engine else ():
             key, text = sample.key, setup.decode(sample.row_ids.tolist())
-            # The verifier gets text only: tokens would be copied to its processes and back.
+            # The verifier gets text only, unless a function asks for tokens: they are copied to its processes.
             self._unscored[key] = sample, text
             group = _group(key)
             name = f"{key.step}/{key.attempt}/{key.sample_index}"
-            problem = asked(self._problems[group], sample, setup.decode, name)
+            problem = asked(self._problems[group], sample, setup.decode, name, with_ids=setup.verifier.wants_ids)
             self._in_flight[group] -= 1
             closed_group |= not self._in_flight[group]
             if not setup.verifier.wants_groups:

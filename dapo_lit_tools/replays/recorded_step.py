@@ -147,6 +147,7 @@ class RecordedVerdicts:
     """Gives back the verdicts of a recording in place of a verifier: a late one would not be late again."""
 
     wants_groups = False
+    wants_ids = False
     """The scores are there already."""
 
     def __init__(self, scores: Mapping[SampleKey, Score]) -> None:

@@ -86,6 +86,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "skewed_statistics": rule.skewed_statistics,
     "regret_said": rule.regret_said,
     "agreement": measured.agreement,
+    "scripts_read": measured.scripts_read,
+    "trl_examples": measured.trl_examples,
     "power": measured.power,
     "sampling_costs": measured.sampling_costs,
     "steps_ahead": measured.steps_ahead,

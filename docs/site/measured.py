@@ -59,6 +59,32 @@ def agreement() -> str:
     return "\n".join(lines)
 
 
+# Scripts of other trainers (benchmarks/convert_scripts.py)
+
+
+def scripts_read() -> str:
+    """Markdown: what convert reads of public shell scripts, and what bash passes."""
+    lines = [
+        "| scripts of | scripts | commands | words | of them open | different from bash | refused |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in results("convert_scripts"):
+        numbers = (f"{row[key]:,}" for key in ("scripts", "commands", "words", "open", "different", "refused"))
+        lines.append(f"| {' | '.join([row['folder'], *numbers])} |")
+    return "\n".join(lines)
+
+
+# TRL's rewards (benchmarks/trl_examples.py)
+
+
+def trl_examples() -> str:
+    """Markdown: what becomes of rewards in TRL's forms."""
+    lines = ["| reward | trains | |", "|---|---|---|"]
+    for row in results("trl_examples"):
+        lines.append(f"| {row['example']} | {'yes' if row['trains'] else 'no'} | {row['said'].replace('|', '/')} |")
+    return "\n".join(lines)
+
+
 # TRL (benchmarks/vs_trl.py)
 
 

@@ -106,3 +106,45 @@ def test_a_table_of_results_is_decided_and_says_what_was_compared(tmp_path: Path
     answer = json.loads(out)
     assert [change["change"] for change in answer["changes"]] == ["grpo"]
     assert answer["notes"][0].startswith("Compared in aime24")
+
+
+def test_a_table_of_run_arm_and_seed_says_what_names_do_not(tmp_path: Path, capsys):
+    logs = tmp_path / "logs"
+    for (arm, seed), value in RUNS.items():
+        place = logs / f"{arm}-{'abcd'[seed]}" / "train.log" if seed < 2 else logs / "monday.log"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(verl_lines(value))
+    with pytest.raises(StudyError, match="--runs FILE"):
+        runs_of_logs("verl", [logs], None)
+    called = ["dapo-a", "dapo-b/train.log", "monday", "grpo-a/train", "grpo-b"]
+    table = tmp_path / "runs.csv"
+    table.write_text("run,arm,seed\n" + "".join(f"{n},{a},{s}\n" for n, (a, s) in zip(called, RUNS, strict=True)))
+    runs, _, notes, _ = runs_of_logs("verl", [logs], None, table)
+    assert {(run.arm, run.seed) for run in runs} == {*RUNS}
+    assert not any(note.startswith("By their names") for note in notes)
+    assert decide.main([str(logs), "--from", "verl", "--runs", str(table), "--reference", "grpo"]) == 3
+    assert "dapo" in capsys.readouterr().out
+    assert decide.main([str(write_ledger(tmp_path)), "--runs", str(table)]) == 2
+    assert "--runs goes with logs" in capsys.readouterr().err
+
+
+def write_ledger(folder: Path) -> Path:
+    (folder / "ledger.csv").write_text("change,pair,with,without\nc,0,0.9,0.8\n")
+    return folder / "ledger.csv"
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("run,arm\na,b\n", "columns run, arm and seed"),
+        ("run,arm,seed\na,b,x\n", "line 2: needs a run and a seed"),
+        ("run,arm,seed\na,b,0\na,c,1\n", "line 3: a is named twice"),
+        ("run,arm,seed\nelsewhere,b,0\n", "no log is called elsewhere"),
+    ],
+)
+def test_a_table_of_runs_that_does_not_fit_is_refused_in_a_line(tmp_path: Path, table: str, said: str):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "dapo_s0.log").write_text(verl_lines(0.4))
+    (tmp_path / "runs.csv").write_text(table)
+    with pytest.raises(StudyError, match=said):
+        runs_of_logs("verl", [tmp_path / "logs"], None, tmp_path / "runs.csv")

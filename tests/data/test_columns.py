@@ -85,3 +85,17 @@ def test_arrow_files_are_read_as_datasets_saves_them(tmp_path):
     (tmp_path / "broken.arrow").write_bytes(b"no arrow")
     with pytest.raises(DataError, match=r"broken\.arrow"):
         problems(str(tmp_path / "broken.arrow"))
+
+
+def test_data_without_a_column_of_answers_are_read_for_a_reward_that_needs_none(write_jsonl):
+    bare = [{"prompt": CHAT, "level": 2}, {"prompt": "3 + 4?"}]
+    path = write_jsonl(*bare)
+    with pytest.raises(DataError, match="has no `answer`"):
+        problems(path)
+    found, _ = load_with_selection(path, "train", columns={}, answers_optional=True)
+    assert [(problem.problem, problem.answer) for problem in found] == [("2 + 3?", ""), ("3 + 4?", "")]
+    with pytest.raises(DataError, match="line 3: has `answer`, and the first row has none"):
+        load_with_selection(write_jsonl(*bare, {"prompt": "1?", "answer": "1"}), "train", answers_optional=True)
+    path = write_jsonl({"prompt": "1?", "answer": "1"}, {"prompt": "2?"})
+    with pytest.raises(DataError, match="line 2: has no `answer`"):
+        load_with_selection(path, "train", answers_optional=True)

@@ -86,3 +86,35 @@ def chatter(problem, responses):
     for number in range(50):
         print(f"line {number} of {responses[-1]}", "." * 100_000, flush=True)
     return "well"
+
+
+async def waits(problem, responses):
+    return "well"
+
+
+class Waiting:
+    def __init__(self, problem):
+        pass
+
+    async def step(self, response):
+        return "well", 0.5
+
+
+def always_raises(problem, responses):
+    raise KeyError("rubric")
+
+
+def raises_on_junk(problem, responses):
+    return str(int(responses[-1].strip("#")))
+
+
+def never_the_same(problem, responses):
+    return str(time.perf_counter_ns())
+
+
+def never_ends(problem, responses):
+    time.sleep(60)
+
+
+def long_winded(problem, responses):
+    return "9" * 500

@@ -86,7 +86,7 @@ DAMAGE = [
 ] + [
     (load_model, lambda m: (m / "config.json").write_text("{"), r"m: .*config\.json"),
     (load_model, lambda m: (m / "config.json").unlink(), r"config\.json"),
-    (load_model, pickled, "never run"),
+    (load_model, pickled, "pickle"),
     (load_tokenizer, lambda m: (m / "tokenizer.json").write_text("{"), r"m: .*tokenizer"),
     (load_tokenizer, lambda m: (m / "tokenizer.json").unlink(), r"tokenizer\.json"),
 ]

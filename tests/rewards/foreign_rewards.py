@@ -105,3 +105,26 @@ def shortest_of_prompt(prompts, completions, answer, **columns):
     """TRL's signature, and a comparison with the other completions of a prompt that are in the call."""
     shortest = {p: min(len(c) for q, c in zip(prompts, completions, strict=True) if p == q) for p in prompts}
     return [float(a in c and len(c) == shortest[p]) for p, c, a in zip(prompts, completions, answer, strict=True)]
+
+
+def graded(completions, **kwargs):
+    return [float(text) for text in completions]
+
+
+graded.range = (0, 1)
+
+
+def badly_graded(completions, **kwargs):
+    return [1.0 for _ in completions]
+
+
+badly_graded.range = (1, 0)
+
+
+def tokens_and_step(completions, completion_ids, trainer_state, **kwargs):
+    step = trainer_state.global_step
+    return [text == f"{len(ids)} tokens in step {step}" for text, ids in zip(completions, completion_ids, strict=True)]
+
+
+def not_applicable(completions, **kwargs):
+    return [None for _ in completions]

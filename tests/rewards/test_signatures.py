@@ -1,6 +1,7 @@
 """Rewards written for verl, TRL and OpenRLHF are called as they call them; any other is refused with what adapts it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from dapo_lit.build.components import RunComponents
 from dapo_lit.data.sources import load_problems
 from dapo_lit.preflight.training import check_run
 from dapo_lit.rewards.functions import RewardProblem
-from dapo_lit.rewards.signatures import asks_for_groups
+from dapo_lit.rewards.signatures import asks_for
 from dapo_lit.rewards.supervisor import WorkersLostError
 from dapo_lit.rewards.verifier import Verifier
 from dapo_lit.rollout.rank_sampling import RankSampling
@@ -107,8 +108,8 @@ def test_a_signature_that_is_not_known_is_refused_with_the_lines_that_adapt_it()
 
 
 def test_a_function_that_asks_for_groups_is_known_by_its_definition_and_gets_one_group_at_a_time():
-    assert asks_for_groups("foreign_rewards.longest_of_group")
-    assert not asks_for_groups("foreign_rewards.longest")
+    assert asks_for("foreign_rewards.longest_of_group", "groups")
+    assert not asks_for("foreign_rewards.longest", "groups")
     other = RewardProblem("p2", "1 + 1?", "2")
     with verifier("longest_of_group") as made:
         scores = made.score([(QUESTION, "12"), (other, "1"), (QUESTION, "1234"), (QUESTION, "1"), (other, "12345")])
@@ -158,3 +159,27 @@ def test_a_run_gives_whole_groups_and_repeats_itself_whatever_the_timing(compose
     assert found[0] == found[1]
     assert any(reopened)  # samples of a group that was not complete at the end of a step
     assert all(row["reward/verifier_error_frac"] == 0 for row in found[0][1:])
+
+
+def test_a_graded_reward_has_the_values_of_its_range_and_the_greatest_is_right():
+    with verifier("graded") as made:
+        best, middle, beyond = made.score([(QUESTION, text) for text in ("1", "0.25", "1.5")])
+    assert [(score.correct, score.value) for score in (best, middle)] == [(True, 1.0), (False, 0.25)]
+    assert "returned 1.5, and its range is 0 to 1" in (beyond.error or "")
+    with verifier("badly_graded") as made, pytest.raises(WorkersLostError, match="its range is"):
+        made.score([(QUESTION, "1")])
+
+
+def test_tokens_and_the_step_reach_a_function_of_trls_that_names_them():
+    asked = [replace(QUESTION, ids=(7,) * step, sample=f"{step}/0/0") for step in (3, 5)]
+    with verifier("tokens_and_step") as made:
+        assert made.wants_ids
+        first, second = made.score([(asked[0], "3 tokens in step 3"), (asked[1], "5 tokens in step 5")])
+    assert (first.correct, second.correct) == (True, True)
+
+
+def test_none_adds_nothing_where_a_function_of_trls_is_one_of_several():
+    weights = {"correctness": 1.0, "foreign_rewards.not_applicable": 10.0}
+    with Verifier(rule="numeric", extraction="number", weights=weights, workers=1) as made:
+        (score,) = made.score([(QUESTION, "5")])
+    assert (score.value, score.error) == (1.0, None)
