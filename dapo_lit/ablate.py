@@ -12,8 +12,9 @@ pair by pair, until the difference is decided. On a terminal it asks before it s
 task.max_response_tokens=64, task.eval_path=test.csv, budget.steps=20. `all` asks which technique matters: a few steps
 of DAPO say what a run takes, and the budget decides between all combinations of the techniques, half of them, and one
 technique at a time. A part of your own is a function in a file of yours (a loss, an estimator of advantages, a penalty,
-a correction, a controller of the entropy bonus), or a technique's record (docs/new_loss.md). The study compares the arm `--on` with and without it. Without --model and --data it
-trains the package's policy on sums, in the regime where the techniques act (conf/regime/joint.yaml).
+a correction, a controller of the entropy bonus), or a technique's record (docs/new_loss.md). The study compares the arm
+`--on` with and without it. Without --model and --data it trains the package's policy on sums, in the regime where the
+techniques act (conf/regime/joint.yaml).
 """
 
 import argparse

@@ -214,7 +214,7 @@ def _commands(run: Run) -> str:
 
 
 def _with_and_without(algorithm: Mapping[str, Any]) -> tuple[list[str], dict[str, Setting]]:
-    """The settings of a study of what a run has from a user's file, and the keys that its arms set; none: nothing is."""
+    """The settings of a study of what a run has from a user's file, and the keys of parts that its arms set."""
     own, parts = algorithm.get("own_techniques") or [], own_parts(algorithm)
     on = frozenset(name for name, value in algorithm["techniques"].items() if value)
     if not own and not parts:

@@ -38,8 +38,8 @@ def found(words: str) -> str | None:
 
 
 def as_text(page: Path) -> str:
-    """A page as it is read: without the marks of what is made (docs/site/made.py), and with the command that prints what
-    the site alone draws."""
+    """A page as it is read: without the marks of what is made (docs/site/made.py), with commands for what the site
+    draws."""
     text = read_text(page).replace(
         "<!-- table: keys -->", "`dapo-lit schema` writes every key with its type and values."
     )
