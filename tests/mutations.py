@@ -126,7 +126,7 @@ FAULTS = (
         "return {} if band is None else", "return {} if True else",
         wired("algorithm.correction.band")),
     Fault("the rewards that an estimator needs are not looked at", "switches/parts.py",
-        "if not low <= reward.wrong_value <= high:", "if False:",
+        "if not low <= wrong_value <= high:", "if False:",
         ("tests/test_own_parts.py", "-k", "refused_by_its_declaration")),
     Fault("the group that an estimator needs is not looked at", "switches/parts.py",
         "if algorithm.samples_per_prompt < part.needs.group:", "if False:",

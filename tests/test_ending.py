@@ -115,13 +115,6 @@ CASES = {
         r"; [\d,]+ of [\d,]+ samples are in \S+, and the same command continues",
         module="dapo_lit.evaluate",
     ),
-    # For the commands that start no more than the reader of a model's folder, which imports transformers first.
-    "plan": Case(
-        ("+experiment=four_sums", "policy.path=MODEL", "task.template=plain"),
-        lambda cwd, command: bool(children(command)),
-        "; nothing new was kept",
-        module="dapo_lit.plan",
-    ),
 }  # fmt: skip
 HOW = {"SIGINT": signal.SIGINT, "SIGTERM": signal.SIGTERM, "SIGHUP": signal.SIGHUP, "SIGKILL": signal.SIGKILL}
 ENDS = [*HOW, "closed terminal"]
