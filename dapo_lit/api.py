@@ -405,10 +405,12 @@ def _command(
         ended = process.wait()
     except BaseException as error:  # whatever ends this call ends the command: nobody would know that it trains on
         # It may have the terminal's already, and counts one. Not a process group of its own: a closed terminal or a
-        # kill of the caller's group would leave it running.
-        process.send_signal(signal.SIGINT)
+        # kill of the caller's group would leave it running. If `print` failed, as on a closed terminal, a training
+        # saves itself.
+        asked = isinstance(error, KeyboardInterrupt)
+        process.send_signal(signal.SIGINT if asked else signal.SIGTERM)
         rest, _ = process.communicate()
-        if isinstance(error, KeyboardInterrupt):  # else it may be `print` that failed
+        if asked:
             print(rest, end="", flush=True)
         raise
     if ended == 0 or ended in incomplete:
