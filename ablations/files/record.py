@@ -1,7 +1,7 @@
 """run.json and config.yaml: what a run is, and the config that it was started with."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +162,17 @@ def read_config(run: Path) -> dict[str, Any]:
     tree = yaml_tree(text, file, remedy=f"; {RESTORE}")
     if not isinstance(tree, dict):
         raise DamagedError(f"{file} is empty or no config; {RESTORE}")
+    if (stranger := next(_no_names(tree), None)) is not None:
+        raise DamagedError(f"{file}: the key {stranger} is no name; {RESTORE}")
     return tree
+
+
+def _no_names(tree: Any) -> Iterator[str]:
+    """Keys that are numbers, switches, dates or nothing: no key of a config is."""
+    for key, value in tree.items() if isinstance(tree, dict) else ():
+        if not isinstance(key, str):
+            yield str(key)[:40]
+        yield from _no_names(value)
 
 
 def config_text(tree: Mapping[str, Any]) -> str:

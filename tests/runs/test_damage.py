@@ -12,6 +12,7 @@ from commands import evaluation, export_to
 from damages import damage, resealed
 
 from ablations.errors import DamagedError, UserError
+from ablations.files.record import read_config
 from ablations.read.runs import load
 from dapo_lit.config import ConfigError
 from dapo_lit.evaluate import evaluate
@@ -139,3 +140,10 @@ def test_one_flipped_bit_of_packed_cells_is_named_and_older_ones_are_read_as_unv
     (packed / "manifest.json").unlink()
     assert status([str(packed)]) == 0
     assert capsys.readouterr().err == f"unverified: no manifest.json in {packed}\n"
+
+
+@pytest.mark.parametrize("key", ["2", "true", "null", "2026-11-29"])
+def test_a_config_with_a_key_that_is_no_name_is_refused(tmp_path, key):
+    (tmp_path / "config.yaml").write_text(f"algorithm:\n  {key}: 3\n")
+    with pytest.raises(DamagedError, match="is no name"):
+        read_config(tmp_path)

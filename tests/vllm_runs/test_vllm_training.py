@@ -15,7 +15,7 @@ from command_line import run_python
 
 TINY = (  # from the base policy that comes with the package: to pre-train one takes longer than the run
     "+experiment=dapo", "+regime=joint", "study_name=ablate_clip_higher", "algorithm.techniques.clip_higher=false",
-    "rollout=vllm", "rollout.vllm.kv_cache_gb=0.25",
+    "rollout=vllm", "rollout.vllm.kv_cache_gb=0.25", "reward.rule=sympy",  # whose workers are processes
     "algorithm.num_prompts=8", "algorithm.minibatch_prompts=4", "algorithm.samples_per_prompt=8",
     "task.num_heldout=10", "evaluation.samples=2", "logger.rollouts_every=1", "replay.record=[2]",
     "budget.steps=25",  # enough for the signal to come before the end
