@@ -5,10 +5,12 @@ tree that builds no number of more than 10,000 bits.
 """
 
 import math
+from fractions import Fraction
 
 from math_answers import expression as tree
 from math_answers.exact import rational
 
+ZERO = Fraction(0)
 MAX_BITS = 10_000
 """Bits of any value that occurs on the way, about 3,000 decimal digits."""
 MAX_FACTORIAL = 1000
@@ -153,5 +155,6 @@ def expansion_terms(node: tree.Node) -> float:
             return 1.0
 
 
-def has_double(node: tree.Node) -> bool:
-    return any(isinstance(part, tree.Number) and part.double for part in tree.walk(node))
+def printed_error(*nodes: tree.Node) -> Fraction:
+    """The largest relative error of the numbers in expressions; 0: all are exact."""
+    return max((part.error for node in nodes for part in tree.walk(node) if isinstance(part, tree.Number)), default=ZERO)

@@ -17,8 +17,8 @@ class TooLargeError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Number:
     value: Fraction
-    double: bool = False
-    """Written with 16 significant digits or more: a printed double, good to 15 digits."""
+    error: Fraction = Fraction(0)
+    """Relative error of a printed number (`quantity.printed_error`); 0: exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ ONE = Number(Fraction(1))
 
 
 def negative(node: Node) -> Node:
-    return Number(-node.value, node.double) if isinstance(node, Number) else Product((MINUS_ONE, node))
+    return Number(-node.value, node.error) if isinstance(node, Number) else Product((MINUS_ONE, node))
 
 
 def quotient(numerator: Node, denominator: Node) -> Node:

@@ -1,12 +1,13 @@
 r"""Find the final answer in a response.
 
-There are five ways, and a prompt template must ask for the one that is read:
+There are six ways, and a prompt template must ask for the one that is read (`forms.py` has the forms):
 
 | extraction | reads | asked for by |
 |---|---|---|
 | `answer_line` | the last `Answer: ...` within the last 300 characters | DAPO's template and scorer (`math_dapo`) |
 | `boxed` | the content of the last balanced `\boxed{...}` | MATH-style templates |
 | `hash` | the rest of the line after the last `#` | GSM8K (`#### 72`), chain_sum (`#20`) |
+| `tags` | the content of the last `<answer>...</answer>`, or of a box in it | the prompts of R1 and its reproductions |
 | `number` | the last number of the text | nothing (four_sums; lm-evaluation-harness's `flexible-extract`) |
 | `auto` | whatever marks an answer: see `free_text.py` | scoring texts of unknown origin |
 """
@@ -14,9 +15,16 @@ There are five ways, and a prompt template must ask for the one that is read:
 from typing import Literal, assert_never
 
 from math_answers.marks import in_dollars, unmarked
-from math_answers.templates import MAX_ANSWER_CHARS, extract_answer_line, extract_boxed, extract_hash, extract_number
+from math_answers.templates import (
+    MAX_ANSWER_CHARS,
+    extract_answer_line,
+    extract_boxed,
+    extract_hash,
+    extract_number,
+    extract_tags,
+)
 
-Extraction = Literal["answer_line", "boxed", "hash", "number", "auto"]
+Extraction = Literal["answer_line", "boxed", "hash", "tags", "number", "auto"]
 
 
 def extract(text: str, extraction: Extraction) -> str | None:
@@ -37,6 +45,8 @@ def extract(text: str, extraction: Extraction) -> str | None:
             answer = extract_boxed(text)
         case "hash":
             answer = extract_hash(text)
+        case "tags":
+            answer = extract_tags(text)
         case "number":
             answer = extract_number(text)
         case "auto":

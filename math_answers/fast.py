@@ -3,7 +3,7 @@
 from fractions import Fraction
 from functools import lru_cache
 
-from math_answers.bounds import check_size, has_double
+from math_answers.bounds import check_size, printed_error
 from math_answers.compare import compare_answers
 from math_answers.exact import rational
 from math_answers.expression import Constant, Node, canonical, walk
@@ -24,7 +24,7 @@ class FastComparer:
         x, y = value(a), value(b)
         if x is None or y is None:
             return None
-        return close(x, y, has_double(a) or has_double(b))
+        return close(x, y, printed_error(a, b))
 
     def ratio(self, a: Node, b: Node) -> int | None:
         return 1 if canonical(a) == canonical(b) else None

@@ -2,13 +2,14 @@ r"""Find the answer in a text that follows no template (`extraction: auto`).
 
 The first of these that is found, after any `</think>`:
 
-1. the last `\boxed{...}`, with those just before it that a comma, `and` or `or` joins to it;
-2. the rest of the line after the last `####`;
-3. what follows the last `answer:` or `answer is` (also `Réponse:`, `答案`, ...), or an `A:` that starts the last line,
+1. the last mark that is made for answers: `\boxed{...}`, with those just before it that a comma, `and` or `or` joins to
+   it; the rest of the line after `####`; `<answer>` tags; the key `"answer"` of JSON; and after one of these a line
+   `Answer:` or a `final answer is`, if a formula or a number follows;
+2. what follows the last `answer:` or `answer is` (also `Réponse:`, `答案`, ...), or an `A:` that starts the last line,
    up to the end of the sentence;
-4. the whole text, if it is not prose;
-5. the last formula between dollar signs or `\( \)`;
-6. the last number, with its sign, currency and percent.
+3. the whole text, if it is not prose;
+4. the last formula between dollar signs or `\( \)`;
+5. the last number, with its sign, currency and percent.
 
 A dollar sign opens a formula as in Markdown: no digit may follow the closing one, and what starts with a digit may not
 end in a space or an operator. So `$5 and gets $3` and `$20 - $13 = $7` are amounts of money. Calculator notes as in
@@ -20,11 +21,11 @@ Reading is generous, so a model is never trained on it by default: the templates
 import re
 
 from math_answers.marks import block_at
-from math_answers.templates import MAX_ANSWER_CHARS, extract_hash, find_boxes, first_number, last_number
+from math_answers.templates import MAX_ANSWER_CHARS, extract_hash, find_boxes, find_tags, first_number, last_number
 from math_answers.tokens import words
 
 TAIL_CHARS = 8000
-"""The answer is looked for in this many characters at the end (boxes: anywhere)."""
+"""The answer is looked for in this many characters at the end (boxes, tags, JSON: anywhere)."""
 MAX_BARE_CHARS = 600
 """A longer text is prose."""
 
@@ -32,13 +33,17 @@ _THINK_END = "</think>"
 _JOINED_BOXES = re.compile(r"[\s$.,;]*(?:[a-z]+\s+){0,2}(?:and|or|,|;)\s*(?:[a-z]+\s+){0,2}[\s$]*", re.IGNORECASE)
 _TEX_JOINER = re.compile(r"\\(?:q?quad|text|mbox|,|;|!)|[{}]")
 _MARKER = re.compile(
-    r"(?:\b(?:final\s+answer|answers?|result|réponse|respuesta|resposta|antwort|risposta|ответ)\b|答案|答え|回答|정답|उत्तर)[*_\s]*"
+    r"(?:\b(?:final\s+answer|answers?|result|(?:correct|right|best)\s+(?:option|choice)|réponse|respuesta|resposta"
+    r"|antwort|risposta|ответ)\b|答案】?|答え|回答|故选|정답|उत्तर)[*_\s]*"
     r"(?:to\s+[^.\n]{1,60}?\s)?"
-    r"(?::|：|=|\b(?:is|are|est|es|ist)\b\s*:?|是|为|は|은|(?=[$\\])|(?=[-+(]?[0-9][^\n]{0,20}(?:\n|$)))[*_\s]*"
+    r"(?::|：|=|\b(?:is|are|est|es|ist)\b\s*:?|是|为|选|は|은|(?<=】)|(?=[$\\])|(?=[-+(]?[0-9][^\n]{0,20}(?:\n|$)))[*_\s]*"
     r"|\bsolutions?\s+(?:is|are)\b\s*:?\s*"
     r"|(?m:^)[ \t*_]*A[*_]*:(?=[^\n]*\s*\Z)[*_\s]*",
     re.IGNORECASE,
 )
+# After a box it says that another answer follows; the heading `**Final Answer**` above a box comes before it.
+_LATER = re.compile(r"\bfinal\s+answer\b|(?m:^)\W{0,6}answer\W{0,3}:|最终答案", re.IGNORECASE)
+_KEY = re.compile(r'"(?:final[_ ])?answer"\s*:\s*(?:"(?P<text>(?:[^"\\]|\\.){0,2000})"|(?P<number>[-+0-9.,eE]+))', re.DOTALL)
 _CALCULATION = re.compile(r"<<[^<>\n]{1,300}>>")
 _FORMULA = re.compile(
     r"""\$\$(?P<a>[^$]{1,1500}?)\$\$
@@ -66,12 +71,12 @@ def find_answer(text: str) -> str | None:
     _, mark, after = text.rpartition(_THINK_END)
     if mark:
         text = after
-    boxed = _boxes(text)
-    if boxed:
-        return boxed
+    position, marked = max(_boxes(text), _hashes(text), _tags(text), _key(text))
+    if marked:
+        rest = text[position:][-TAIL_CHARS:]
+        later = _after_marker(rest) if _LATER.search(rest) else None
+        return later if later and _is_value(later) else marked
     text = _CALCULATION.sub("", text[-TAIL_CHARS:])
-    if "####" in text:
-        return extract_hash(text)
     marked = _after_marker(text)
     if marked:
         return marked
@@ -87,8 +92,8 @@ def find_reference(text: str) -> str:
     >>> find_reference("3 + 4 = 7 apples. #### 7"), find_reference("5 red and 3 blue balls")
     ('7', '5 red and 3 blue balls')
     """
-    tail = text[-TAIL_CHARS:]
-    return _boxes(text) or ("####" in tail and extract_hash(tail)) or _after_marker(tail) or text
+    _, marked = max(_boxes(text), _hashes(text), _tags(text))
+    return marked or _after_marker(text[-TAIL_CHARS:]) or text
 
 
 def is_prose(text: str) -> bool:
@@ -104,10 +109,46 @@ def is_prose(text: str) -> bool:
     return len(found) > 4 or (len(found) > 2 and any(character.isdigit() for character in outside))
 
 
-def _boxes(text: str) -> str | None:
+Marked = tuple[int, str]
+"""Where a mark ends, and what it marks; `NOTHING` if there is none."""
+NOTHING: Marked = (-1, "")
+
+
+def _hashes(text: str) -> Marked:
+    """`####` and the rest of its line, but no heading of Markdown that follows a box."""
+    position = text.rfind("####", max(0, len(text) - TAIL_CHARS))
+    answer = extract_hash(_CALCULATION.sub("", text[position:])) if position >= 0 else None
+    if not answer or (find_boxes(text, last=1) and not _is_value(answer)):
+        return NOTHING
+    return position, answer
+
+
+def _tags(text: str) -> Marked:
+    """The answer between tags, which may be a sentence with one in it."""
+    found = find_tags(text)
+    if found is None or len(found[1]) > MAX_ANSWER_CHARS or "<answer>" in found[1]:
+        return NOTHING
+    return found[0], find_answer(found[1]) or ""
+
+
+def _key(text: str) -> Marked:
+    r"""The value of the last key `"answer"`, its LaTeX with single backslashes."""
+    keys = [*_KEY.finditer(text)] if 'answer"' in text else []
+    if not keys:
+        return NOTHING
+    value = (keys[-1]["text"] or keys[-1]["number"] or "").replace('\\"', '"')
+    return keys[-1].end(), value.replace("\\\\", "\\").strip()
+
+
+def _is_value(answer: str) -> bool:
+    """True for what cannot be words about an answer: a formula, a number, a letter of a choice."""
+    return bool(re.match(r"(?![A-Za-z]{2})\S", answer)) and not is_prose(answer)
+
+
+def _boxes(text: str) -> Marked:
     spans = find_boxes(text)
     if not spans:
-        return None
+        return NOTHING
     chosen = [spans[-1]]
     for start, end in reversed(spans[:-1]):
         between = text[end + 1 : chosen[0][0]].removesuffix("{").rstrip()
@@ -116,7 +157,7 @@ def _boxes(text: str) -> str | None:
             break
         chosen.insert(0, (start, end))
     contents = [text[start:end].strip() for start, end in chosen]
-    return ", ".join(dict.fromkeys(contents)) if len(contents) > 1 else contents[0]
+    return spans[-1][1], ", ".join(dict.fromkeys(contents)) if len(contents) > 1 else contents[0]
 
 
 def _after_marker(text: str) -> str | None:

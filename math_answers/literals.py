@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 from math_answers.expression import Number
-from math_answers.quantity import DOUBLE_DIGITS, MAX_DIGITS, MAX_EXPONENT
+from math_answers.quantity import MAX_DIGITS, MAX_EXPONENT, printed_error
 from math_answers.reader import Reader
 from math_answers.tokens import ParseError
 
@@ -14,8 +14,7 @@ def number(text: str) -> Number:
     mantissa, _, exponent = text.lower().partition("e")
     if exponent and abs(int(exponent)) > MAX_EXPONENT:
         raise ParseError("too large an exponent")
-    significant = mantissa.replace(".", "").lstrip("0")
-    return Number(Fraction(text), "." in text and len(significant) >= DOUBLE_DIGITS)
+    return Number(Fraction(text), printed_error(mantissa))
 
 
 def mixed_number(reader: Reader, whole: Number) -> Number:

@@ -58,7 +58,7 @@ MAX_ITEMS = 64
 _BOX = re.compile(r"\\f?boxed\s*(?=\{)")
 _CHOICE_AND_MORE = re.compile(r"(?:\(([A-J])\)|([A-J])[).:])(?:\\?\s)+(?!(?:and|or|not)\b)(?=\S)")
 _ANOTHER_CHOICE = re.compile(r"(?<![A-Za-z\\])[A-J](?![A-Za-z])")
-_CHOICE_NAMED = re.compile(r"(?:option|choice)\s+(?=\(?[A-J]\)?\s*$)", re.IGNORECASE)
+_CHOICE_NAMED = re.compile(r"^\s*(?:the\s+)?(?:option|choice)\s+(?=\(?[A-J](?:\)?\s*$|[).:]\s))", re.IGNORECASE)
 _CHOICE_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mbox|textrm)\s*\{\s*(\([A-J]\)|[A-J][).:])\s*\}(?=\\?\s+\S)")
 _POWER_OF_TEN = re.compile(r"\$?(-?[0-9]{1,3})e([+-]?[0-9]{1,3})\$?")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")

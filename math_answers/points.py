@@ -15,13 +15,12 @@ import mpmath
 from mpmath import mp, mpc, mpf
 
 from math_answers import expression as tree
-from math_answers.bounds import SYMBOL_BITS, check_size, has_double
+from math_answers.bounds import SYMBOL_BITS, ZERO, check_size, printed_error
 from math_answers.breaks import Letters, letters_around_breaks
 from math_answers.exact import rational
 
 POSITIVE_POINTS = 4
 MIXED_POINTS = 4
-DOUBLE_TOLERANCE = mpf(10) ** -15
 _ROUND = 25
 """Digits to which arguments of an unknown function are compared."""
 
@@ -46,7 +45,7 @@ def agree(a: tree.Node, b: tree.Node) -> bool | None:
     (`\\ln x^2`, `2 \\ln x`) is compared there.
     """
     points, bits = _points(a, b)
-    double = has_double(a) or has_double(b)
+    error = printed_error(a, b)
     with mp.workdps(int(40 + 0.61 * bits)):
         tolerance = mpf(10) ** -int(30 + 0.3 * bits)
         compared = 0
@@ -55,7 +54,7 @@ def agree(a: tree.Node, b: tree.Node) -> bool | None:
             defined = [value for value in values if value is not None]
             if not defined or (point.real and not (len(defined) == 2 and all(map(_is_real, defined)))):
                 continue
-            if len(defined) < 2 or not _same(values[0], values[1], tolerance, double):
+            if len(defined) < 2 or not _same(values[0], values[1], tolerance, error):
                 return False
             compared += 1
         return True if compared else None
@@ -74,7 +73,7 @@ def ratio_sign(a: tree.Node, b: tree.Node) -> int | None:
             ratios.append(above / below)
         if len(ratios) < 3:
             return None
-        if not all(_is_real(ratio) and _same(ratio, ratios[0], tolerance, False) for ratio in ratios):
+        if not all(_is_real(ratio) and _same(ratio, ratios[0], tolerance) for ratio in ratios):
             return 0
         return 1 if mp.re(ratios[0]) > 0 else -1
 
@@ -93,11 +92,11 @@ def _points(a: tree.Node, b: tree.Node) -> tuple[list[Point], float]:
     return points + [Point(letters, real=True) for letters in around[0]], bits
 
 
-def _same(a: Any, b: Any, tolerance: Any, double: bool) -> bool:
+def _same(a: Any, b: Any, tolerance: Any, error: Fraction = ZERO) -> bool:
     if mp.isinf(a) or mp.isinf(b):
         return bool(a == b)
     scale = max(abs(a), abs(b))
-    return bool(abs(a - b) <= (DOUBLE_TOLERANCE * scale if double else tolerance * max(1, scale)))
+    return bool(abs(a - b) <= (mpf(error.numerator) / error.denominator * scale if error else tolerance * max(1, scale)))
 
 
 def _is_real(value: Any) -> bool:

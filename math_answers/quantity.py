@@ -17,8 +17,10 @@ MAX_DIGITS = 1000
 """Longer numbers are not read; Python's own conversion refuses 4,300 digits."""
 MAX_EXPONENT = 400
 """The largest power of ten read; doubles end at 308."""
-DOUBLE_DIGITS = 16
-"""A decimal with this many significant digits is treated as a printed double."""
+PRINTED_DIGITS = 15
+"""A decimal with this many significant digits is what a program or a calculator prints of a number that has more."""
+DOUBLE_ERROR = Fraction(1, 10**15)
+"""Relative error of a printed double: one of 16 or 17 digits may end in digits that a sum has added."""
 
 
 @dataclass(frozen=True)
@@ -26,15 +28,15 @@ class Quantity:
     """A number as written.
 
     >>> read_quantity("12.5 %")
-    Quantity(value=Fraction(25, 2), percent=True, double=False, currency='')
+    Quantity(value=Fraction(25, 2), percent=True, error=Fraction(0, 1), currency='')
     """
 
     value: Fraction
     """Exact; 28 for `28 %`."""
     percent: bool = False
     """A percent sign follows."""
-    double: bool = False
-    """Written with 16 significant digits or more, so accurate to 15 digits only."""
+    error: Fraction = Fraction(0)
+    """Relative error of a printed number, see `printed_error`; 0 for a shorter one, which is exact."""
     currency: str = ""
     """Its sign, as in `$5`; empty without one."""
 
@@ -98,9 +100,22 @@ def read_quantity(text: str) -> Quantity | None:
     value = _read_unsigned(body)
     if value is None:
         return None
-    digits = re.sub(r"[^0-9]", "", body).lstrip("0")
-    double = "." in body and "/" not in body and "frac" not in body and len(digits) >= DOUBLE_DIGITS
-    return Quantity(-value if negative else value, percent is not None, double, currency)
+    error = Fraction(0) if "/" in body or "frac" in body else printed_error(re.split("[eE*x×\\\\]", body)[0])
+    return Quantity(-value if negative else value, percent is not None, error, currency)
+
+
+def printed_error(decimal: str) -> Fraction:
+    """The relative error of a number as a program prints it; 0 below 15 significant digits and for integers.
+
+    15 digits are rounded, so half a unit of the last; 16 and more are a double with what its arithmetic left.
+
+    >>> printed_error("0.5"), printed_error("0.300000000000000"), printed_error("0.30000000000000004")
+    (Fraction(0, 1), Fraction(1, 600000000000000), Fraction(1, 1000000000000000))
+    """
+    digits = re.sub("[^0-9]", "", decimal).lstrip("0")
+    if "." not in decimal or len(digits) < PRINTED_DIGITS:
+        return Fraction(0)
+    return Fraction(1, 2 * int(digits)) if len(digits) == PRINTED_DIGITS else DOUBLE_ERROR
 
 
 def same_number(a: Quantity, b: Quantity) -> bool:
@@ -108,8 +123,8 @@ def same_number(a: Quantity, b: Quantity) -> bool:
 
     Two currencies are different, as are money and a percentage; a bare number is either. The values must be exactly
     equal, with two exceptions. A percent sign on one side only is a unit or a hundredth:
-    `28 %` matches both `28` and `0.28`. A decimal of 16 significant digits or more is a printed double and is compared
-    to a relative 1e-15: `0.30000000000000004` is `0.3`.
+    `28 %` matches both `28` and `0.28`. A decimal of 15 significant digits or more is a printed number and is compared
+    up to its `printed_error`: `0.30000000000000004` is `0.3`, `0.333333333333333` is a third.
 
     >>> same_number(read_quantity("28%"), read_quantity("0.28"))
     True
@@ -120,17 +135,17 @@ def same_number(a: Quantity, b: Quantity) -> bool:
     """
     if len({a.currency, b.currency} - {""}) + (a.percent or b.percent) > 1:
         return False
-    double = a.double or b.double
-    if close(a.value, b.value, double):
+    error = max(a.error, b.error)
+    if close(a.value, b.value, error):
         return True
     if a.percent == b.percent:
         return False
-    return close(a.value / 100, b.value, double) if a.percent else close(a.value, b.value / 100, double)
+    return close(a.value / 100, b.value, error) if a.percent else close(a.value, b.value / 100, error)
 
 
-def close(a: Fraction, b: Fraction, double: bool) -> bool:
-    """Equal; with `double`, to a relative 1e-15."""
-    return a == b or (double and abs(a - b) * 10**15 <= max(abs(a), abs(b)))
+def close(a: Fraction, b: Fraction, error: Fraction) -> bool:
+    """Equal up to a relative error."""
+    return a == b or abs(a - b) <= error * max(abs(a), abs(b))
 
 
 def _strip_delimiters(text: str) -> str:

@@ -11,7 +11,7 @@ import sympy
 from sympy.parsing import sympy_parser
 
 from math_answers import expression as tree
-from math_answers.bounds import expansion_terms, has_double
+from math_answers.bounds import expansion_terms, printed_error
 
 MAX_EXPANSION = 400
 """Monomials; larger differences are left to the evaluation at points."""
@@ -26,7 +26,7 @@ _FUNCTIONS: dict[str, Any] = {
 
 def difference(a: tree.Node, b: tree.Node) -> bool | None:
     """True if a - b multiplies out to 0, False if to another number, None if sympy leaves more than a number."""
-    if has_double(a) or has_double(b) or expansion_terms(a) + expansion_terms(b) > MAX_EXPANSION:
+    if printed_error(a, b) or expansion_terms(a) + expansion_terms(b) > MAX_EXPANSION:
         return None
     left, right = _sympy(a), _sympy(b)
     if left is None or right is None:

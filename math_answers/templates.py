@@ -1,4 +1,5 @@
-r"""The answer of a response that follows a template: an `Answer:` line, a box, a hash sign, or simply the last number.
+r"""The answer of a response that follows a template: an `Answer:` line, a box, a hash sign, tags, or simply the last
+number.
 
 A number is read whole: `3.5e-7`, `1 000 000`, `2\sqrt{3}`, `3 million`, `12:30`. What is found need not be one number
 (`numeric` refuses `12:30` and `3 million`), but it is never a part of one: of `10^6` neither 10 nor 6 is taken, of
@@ -22,6 +23,10 @@ ANSWER_LINE_CHARS = 300
 # The rest of the line belongs to the first `Answer:` in it, as in DAPO's scorer.
 # Marks that close behind the colon, as in `**Answer:**`, may be the end of their line.
 _ANSWER_LINE = re.compile(r"Answer[*_`]*\s*[:：](?:[*_]+(?=\s))?\s*([^\n]+)", re.IGNORECASE)
+_MINERVA = re.compile(
+    r"(?:the\s+)?final\s+answer\s+is:?\s*(?P<answer>.+?)\.?\s*I\s+hope\s+it\s+is\s+correct\b.*", re.IGNORECASE | re.DOTALL
+)
+_OPENED, _CLOSED = "<answer>", "</answer>"
 _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _MULTIPLE = rf"(?:[ ](?:{'|'.join(MULTIPLES)})\b)"
@@ -62,10 +67,17 @@ _NUMBER = re.compile(
 
 
 def extract_answer_line(text: str) -> str | None:
-    """The last `Answer: ...` of the last 300 characters, as DAPO's scorer finds it, or a formula on its own lines."""
+    """The last `Answer: ...` of the last 300 characters, as DAPO's scorer finds it, or a formula on its own lines.
+
+    Of Minerva's sentence, which follows `Final Answer:`, it is what the sentence says.
+    """
     tail = text[-ANSWER_LINE_CHARS:]
     markers = list(_ANSWER_LINE.finditer(tail))
-    return line_at(tail, markers[-1].start(1)) if markers else None
+    if not markers:
+        return None
+    line = line_at(tail, markers[-1].start(1))
+    minerva = _MINERVA.fullmatch(line)
+    return minerva["answer"] if minerva else line
 
 
 def extract_boxed(text: str) -> str | None:
@@ -114,6 +126,23 @@ def extract_hash(text: str) -> str | None:
         return None
     first, _, following = after.partition("\n")
     return first.strip() or block_at(following)
+
+
+def extract_tags(text: str) -> str | None:
+    r"""The content of the last closed pair of tags, or of the box in it.
+
+    >>> extract_tags(r"<think>6 * 7</think> <answer> $\boxed{42}$ </answer>"), extract_tags("<answer>42")
+    ('42', None)
+    """
+    found = find_tags(text)
+    return (extract_boxed(found[1]) or found[1].strip()) if found else None
+
+
+def find_tags(text: str) -> tuple[int, str] | None:
+    """Where the last closed pair of tags ends, and its content."""
+    end = text.rfind(_CLOSED)
+    start = text.rfind(_OPENED, 0, end) if end >= 0 else -1
+    return (end, text[start + len(_OPENED) : end]) if start >= 0 else None
 
 
 def extract_number(text: str) -> str | None:
