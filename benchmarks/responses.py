@@ -5,8 +5,8 @@ the publisher's: that of its own scorer, or whether the answer that it took out 
 reference. Labels say which response is right, so none is counted where the publisher's scorer refused the form alone.
 
 Each response is read in the form that its prompt asked for, and as a text of unknown origin (`auto`), and compared by
-the rule `sympy`. What differs from the label was looked at one by one: `responses_reviewed.json` says of each who is
-right. A difference that is not in there is counted against the verifier, as are those in there where it is wrong.
+the rule `sympy`. What differs from the label was looked at one by one: `responses_reviewed.json` says whose difference
+it is, and why. One that is not in there counts as the verifier's.
 
     python benchmarks/responses.py clones --json benchmarks/results/responses.json
 """
@@ -22,19 +22,20 @@ from typing import Any
 
 from dapo_lit.rewards.functions import RewardProblem
 from dapo_lit.rewards.verifier import Verifier
-from math_answers import Extraction
+from math_answers import Extraction, extract
 
 REVIEWED: dict[str, dict[str, list[str]]] = json.loads(
     (Path(__file__).parent / "responses_reviewed.json").read_text(encoding="utf-8")
 )
-"""Who is right -> why -> names of responses."""
+"""Whose the difference is -> why -> names of responses: a wrong `label`; a `choice` of the rule `sympy`, which takes
+values and not their form; the `verifier`, where the label is right."""
 Fields = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Response:
     name: str
-    """Source, file, row and which of its responses."""
+    """Key of the source, file, row and which of its responses."""
     text: str
     reference: str
     right: bool
@@ -45,6 +46,7 @@ class Response:
 class Source:
     """A published file or several, of one form of answers."""
 
+    key: str
     name: str
     repository: str
     commit: str
@@ -58,7 +60,7 @@ class Source:
         for number, file in enumerate(self.files):
             for row, fields in enumerate(_rows(folder / self.repository.replace("/", "+"), self.commit, file)):
                 for index, (text, reference, right) in enumerate(self.responses(fields)):
-                    yield Response(f"{self.name}/{number}/{row}/{index}", text, reference, right)
+                    yield Response(f"{self.key}/{number}/{row}/{index}", text, reference, right)
 
 
 def _rows(clone: Path, commit: str, file: str) -> list[Fields]:
@@ -112,55 +114,91 @@ def _same_number(found: str, reference: str) -> bool | None:
         return None
 
 
-GSM = ("Meta-Llama-3-8B-Instruct", "Mistral-Nemo-Instruct-2407", "Qwen2-7B-Instruct", "Yi-1.5-9B-Chat",
-       "claude-3-haiku-20240307", "command-r", "gemini-1.5-flash", "gemma-2-2b-it", "gpt-3.5-turbo-0125",
-       "reka-flash-20240226")  # fmt: skip
-MATH = ("Meta-Llama-3-8B-Instruct", "Phi-3.5-mini-instruct", "Qwen2.5-7B-Instruct", "Yi-1.5-9B-Chat",
-        "claude-3-haiku-20240307", "deepseek-v2.5-0908", "gemini-1.5-flash", "gemma-2-9b-it", "gpt-4o-2024-08-06",
-        "reka-core-20240501")  # fmt: skip
+GSM = (
+    "Meta-Llama-3-8B-Instruct", "Mistral-Nemo-Instruct-2407", "Qwen2-7B-Instruct", "Yi-1.5-9B-Chat",
+    "claude-3-haiku-20240307", "command-r", "gemini-1.5-flash", "gemma-2-2b-it", "gpt-3.5-turbo-0125",
+    "reka-flash-20240226", "Athene-70B", "DeepSeek-Coder-V2-0724", "Llama-3.1-405B-Inst@sambanova",
+    "Llama-3.1-405B-Instruct-Turbo", "Meta-Llama-3-70B-Instruct", "Meta-Llama-3.1-405B-Instruct@hyperbolic",
+    "Meta-Llama-3.1-70B-Instruct", "Meta-Llama-3.1-8B-Instruct", "Mistral-Large-2", "Mixtral-8x7B-Instruct-v0.1",
+    "Phi-3.5-mini-instruct", "Qwen2-72B-Instruct", "Yi-1.5-34B-Chat", "claude-3-5-haiku-20241022",
+    "claude-3-5-sonnet-20240620", "claude-3-5-sonnet-20241022", "claude-3-opus-20240229", "claude-3-sonnet-20240229",
+    "command-r-plus", "deepseek-chat", "deepseek-coder", "deepseek-v2.5-0908", "gemini-1.5-flash-exp-0827",
+    "gemini-1.5-pro-exp-0801", "gemini-1.5-pro", "gemma-2-27b-it@together", "gemma-2-9b-it", "gpt-4o-2024-05-13",
+    "gpt-4o-2024-08-06", "gpt-4o-mini-2024-07-18", "o1-mini-2024-09-12", "reka-core-20240501", "yi-large-preview",
+    "yi-large",
+)  # fmt: skip
+"""Models whose files are there in full. The answers of the first ten were read while the forms were written."""
+MATH = (
+    "Meta-Llama-3-8B-Instruct", "Phi-3.5-mini-instruct", "Qwen2.5-7B-Instruct", "Yi-1.5-9B-Chat",
+    "claude-3-haiku-20240307", "deepseek-v2.5-0908", "gemini-1.5-flash", "gemma-2-9b-it", "gpt-4o-2024-08-06",
+    "reka-core-20240501", "Athene-70B", "Llama-3.1-405B-Inst@sambanova", "Meta-Llama-3-70B-Instruct",
+    "Meta-Llama-3.1-405B-Instruct@hyperbolic", "Meta-Llama-3.1-70B-Instruct",
+    "Meta-Llama-3.1-70B-Instruct@hyperbolic", "Meta-Llama-3.1-8B-Instruct", "Mistral-Large-2",
+    "Phi-3-mini-4k-instruct", "Qwen2-72B-Instruct", "Qwen2-7B-Instruct", "Qwen2.5-32B-Instruct",
+    "Qwen2.5-3B-Instruct", "Qwen2.5-72B-Instruct", "Yi-1.5-34B-Chat", "chatgpt-4o-latest-24-09-07",
+    "claude-3-5-haiku-20241022", "claude-3-5-sonnet-20240620", "claude-3-5-sonnet-20241022",
+    "claude-3-opus-20240229", "gemini-1.5-flash-exp-0827", "gemini-1.5-pro-exp-0827", "gemini-1.5-pro",
+    "gemma-2-27b-it", "gemma-2-2b-it", "gpt-3.5-turbo-0125", "gpt-4-0314", "gpt-4-turbo-2024-04-09",
+    "gpt-4o-2024-05-13", "gpt-4o-mini-2024-07-18", "grok-2-1212", "o1-mini-2024-09-12", "o1-preview-2024-09-12",
+)  # fmt: skip
+"""Likewise."""
 SOURCES = (
-    Source("GSM8K, four models of 2021", "openai/grade-school-math", "3101c7d5072418e28b9008a6636bde82a006892c",
+    Source("openai", "GSM8K, four models of 2021", "openai/grade-school-math",
+           "3101c7d5072418e28b9008a6636bde82a006892c",
            ("grade_school_math/data/example_model_solutions.jsonl",), "auto", _grade_school),
-    Source("GSM8K, Abel 7B, 13B, 70B", "GAIR-NLP/abel", "3a24ef24e9ea32708fe4fa4c36bf504a74b4bdf0",
+    Source("abel", "GSM8K, Abel 7B, 13B, 70B", "GAIR-NLP/abel", "3a24ef24e9ea32708fe4fa4c36bf504a74b4bdf0",
            tuple(f"outputs/{data}/{size}.jsonl" for data in ("gsm8k", "gsm8k_robust") for size in ("7b", "13b", "70b")),
            "hash", _abel),
-    Source("choices of MathGPT, Abel 70B", "GAIR-NLP/abel", "3a24ef24e9ea32708fe4fa4c36bf504a74b4bdf0",
+    Source("choices", "choices of MathGPT, Abel 70B", "GAIR-NLP/abel", "3a24ef24e9ea32708fe4fa4c36bf504a74b4bdf0",
            ("outputs/mathgpt/70b.jsonl",), "hash", _abel),
-    Source("MATH, a Qwen2.5-Math model", "QwenLM/Qwen2.5-Math", "a45202bd16f1ec06f433442dc1152d0074773465",
+    Source("qwen", "MATH, a Qwen2.5-Math model", "QwenLM/Qwen2.5-Math",
+           "a45202bd16f1ec06f433442dc1152d0074773465",
            ("evaluation/data/eval_rm_maj_example/math_cot_100.jsonl",), "boxed", _qwen),
-    Source("GSM8K with programs, ToRA 34B and 70B", "microsoft/ToRA", "213c1c995038c73fab10343814df7a42f990f026",
+    Source("tora", "GSM8K with programs, ToRA 34B and 70B", "microsoft/ToRA",
+           "213c1c995038c73fab10343814df7a42f990f026",
            tuple(f"src/outputs/llm-agents/tora-{size}-v1.0/gsm8k/test_tora_-1_seed0_t0.0_s0_e1319.jsonl"
                  for size in ("code-34b", "70b")), "boxed", _tora),
-    Source("MATH in tags, Qwen2.5-Math-1.5B in training", "sandrewxu/cs336-assignment5-alignment",
+    Source("tags", "MATH in tags, Qwen2.5-Math-1.5B in training", "sandrewxu/cs336-assignment5-alignment",
            "3d073ed461e0953a841258b68940b9aaa9a74b5a",
            tuple(f"results/ei/ei_G4_eibatch128_sftepochs_{epochs}/train/iter_{n}.jsonl"
                  for epochs in (1, 3) for n in range(1, 6)), "tags", _graded),
-    Source("GSM8K as JSON, ten models", "WildEval/ZeroEval", "8c1485edf12c6efb5f69135a562927c5ad484059",
+    Source("gsm-json", "GSM8K as JSON, 44 models", "WildEval/ZeroEval",
+           "8c1485edf12c6efb5f69135a562927c5ad484059",
            tuple(f"result_dirs/gsm/{model}.json" for model in GSM), "auto", _zero_eval),
-    Source("MATH level 5 as JSON, ten models", "WildEval/ZeroEval", "8c1485edf12c6efb5f69135a562927c5ad484059",
+    Source("math-json", "MATH level 5 as JSON, 43 models", "WildEval/ZeroEval",
+           "8c1485edf12c6efb5f69135a562927c5ad484059",
            tuple(f"result_dirs/math-l5/{model}.json" for model in MATH), "auto", _zero_eval),
 )  # fmt: skip
 
 
-def verdicts(responses: Sequence[Response], extraction: Extraction) -> list[bool]:
+def verdicts(responses: Sequence[Response], extraction: Extraction) -> list[bool | None]:
+    """None: nothing is written in the form."""
     with Verifier(rule="sympy", extraction=extraction, workers=1) as verifier:
         scores = verifier.score([(RewardProblem(each.name, "", each.reference), each.text) for each in responses])
-    return [score.correct for score in scores]
+    return [None if score.answer is None else score.correct for score in scores]
 
 
-def counted(responses: Sequence[Response], found: Sequence[bool]) -> dict[str, Any]:
-    """Agreement with labels, and the differences: those where a label is wrong, by reason, and the verifier's own."""
-    why = {name: (who, reason) for who, reasons in REVIEWED.items() for reason, names in reasons.items() for name in names}
-    different = [(each, verdict) for each, verdict in zip(responses, found, strict=True) if verdict != each.right]
-    reviewed = Counter(" ".join(why[each.name]) for each, _ in different if each.name in why)
-    own = [(each, verdict) for each, verdict in different if why.get(each.name, ("verifier",))[0] == "verifier"]
+def counted(responses: Sequence[Response], found: Sequence[bool | None], extraction: Extraction) -> dict[str, Any]:
+    """Agreement with labels, and the differences: those whose label is wrong, and the verifier's own, by reason."""
+    why = {
+        name: (who, reason) for who, reasons in REVIEWED.items() for reason, names in reasons.items() for name in names
+    }
+    different = [(each, verdict) for each, verdict in zip(responses, found, strict=True) if bool(verdict) != each.right]
+    absent = [each.name for each, verdict in different if verdict is None and extraction != "auto"]
+    judged = [(each, verdict) for each, verdict in different if each.name not in absent]
+    whose = {each.name: why.get(each.name, ("verifier", "not reviewed")) for each, _ in judged}
+    reasons = {who: Counter(reason for by, reason in whose.values() if by == who) for who in ("label", "choice")}
+    own = {verdict: {each.name: whose[each.name][1] for each, said in judged if bool(said) is verdict}
+           for verdict in (True, False)}  # fmt: skip
     return {
+        "extraction": extraction,
         "responses": len(responses),
-        "right by their labels": sum(each.right for each in responses),
-        "differences": len(different),
-        "reviewed": dict(sorted(reviewed.items())),
-        "false positives": [each.name for each, verdict in own if verdict],
-        "false negatives": [each.name for each, verdict in own if not verdict],
+        "right": sum(each.right for each in responses),
+        "not in the form": len(absent),
+        "wrong labels": dict(sorted(reasons["label"].items())),
+        "choices": dict(sorted(reasons["choice"].items())),
+        "false positives": {name: why for name, why in own[True].items() if whose[name][0] == "verifier"},
+        "false negatives": {name: why for name, why in own[False].items() if whose[name][0] == "verifier"},
     }
 
 
@@ -168,31 +206,36 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="folder of the clones, each `owner+name`")
     parser.add_argument("--json", type=Path, help="file to write")
-    parser.add_argument("--show", action="store_true", help="print each difference that is not reviewed")
+    parser.add_argument("--show", action="store_true", help="print each difference that was not reviewed")
     arguments = parser.parse_args()
     rows = []
     for source in SOURCES:
         responses = [*source.read(arguments.folder)]
         row: dict[str, Any] = {"source": source.name, "repository": f"{source.repository}@{source.commit[:8]}"}
+        row["readings"] = []
         for extraction in dict.fromkeys((source.form, "auto")):
             found = verdicts(responses, extraction)
-            row[extraction] = counted(responses, found)
-            if arguments.show:
-                _show(responses, found, extraction)
+            row["readings"].append(counted(responses, found, extraction))
+            _print(source, row["readings"][-1], responses if arguments.show else ())
         rows.append(row)
-        print({key: value if isinstance(value, str) else {**value, "false positives": len(value["false positives"]), "false negatives": len(value["false negatives"])} for key, value in row.items()}, flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _show(responses: Sequence[Response], found: Sequence[bool], extraction: Extraction) -> None:
-    from math_answers import extract
-
-    known = {name for reasons in REVIEWED.values() for names in reasons.values() for name in names}
-    for each, verdict in zip(responses, found, strict=True):
-        if verdict != each.right and each.name not in known:
-            read = extract(each.text, extraction)
-            print(f"{each.name} {extraction} label {each.right} read {read!r} reference {each.reference!r}\n   {each.text[-160:]!r}")
+def _print(source: Source, reading: Fields, shown: Sequence[Response]) -> None:
+    numbers = {key: sum(value.values()) if key in ("wrong labels", "choices") else len(value)
+               for key, value in reading.items() if isinstance(value, dict)}  # fmt: skip
+    print(f"{source.name}, {reading['extraction']}: {reading['responses']} {numbers}", flush=True)
+    unseen = {
+        name
+        for kind in ("false positives", "false negatives")
+        for name, why in reading[kind].items()
+        if why == "not reviewed"
+    }
+    for each in shown:
+        if each.name in unseen:
+            answer = extract(each.text, reading["extraction"])
+            print(f"  {each.name} label {each.right} read {answer!r} reference {each.reference!r} {each.text[-160:]!r}")
 
 
 if __name__ == "__main__":

@@ -48,6 +48,7 @@ from dapo_lit.cli.overrides import check_overrides
 from dapo_lit.cli.study_launch import check_code
 from dapo_lit.cli.workers import in_child, workers_for
 from dapo_lit.config import Config, config_folder
+from math_answers.forms import FORMS
 
 if TYPE_CHECKING:
     from dapo_lit.cli.study_cost import RunCost
@@ -375,8 +376,10 @@ def propose_reward(answers: Iterable[str]) -> str:
 
 def propose_template(extraction: str, is_chat: bool) -> str:
     """The shipped template without worked examples that fits the reward's reading and the policy's tokenizer."""
-    fitting = {("answer_line", True): "dapo", ("answer_line", False): "dapo_base", ("boxed", True): "boxed"}
-    return fitting.get((extraction, is_chat), "chat" if is_chat else "plain")
+    asking = next((form.template for form in FORMS if form.template and form.extraction == extraction), None)
+    if asking is None:
+        return "chat" if is_chat else "plain"
+    return asking if is_chat else f"{asking}_base"
 
 
 def probe(technique: str, study: Config, settings: Sequence[str], times: int) -> tuple[list[dict[str, Any]], bool]:

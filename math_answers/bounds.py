@@ -157,4 +157,6 @@ def expansion_terms(node: tree.Node) -> float:
 
 def printed_error(*nodes: tree.Node) -> Fraction:
     """The largest relative error of the numbers in expressions; 0: all are exact."""
-    return max((part.error for node in nodes for part in tree.walk(node) if isinstance(part, tree.Number)), default=ZERO)
+    return max(
+        (part.error for node in nodes for part in tree.walk(node) if isinstance(part, tree.Number)), default=ZERO
+    )

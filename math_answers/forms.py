@@ -125,6 +125,16 @@ FORMS: tuple[Form, ...] = (
         ),
     ),
     Form(
+        "sentence",
+        "The answer is {}.",
+        ("auto",),
+        (
+            ("The answer is 42.", "42"), ("Therefore, the answer is $42$ apples.", "42"), ("**42**", "42"),
+            ("6 * 7 = 42", "42"), ("42", "42"), ("He has 42 apples in all.\nA: 42", "42"),
+            (r"It is \boxed{41}. No, the final answer is 42.", "42"),
+        ),
+    ),
+    Form(
         "json",
         '{{"reasoning": "...", "answer": "{}"}}',
         ("auto",),
@@ -135,16 +145,6 @@ FORMS: tuple[Form, ...] = (
         ),
         mark=r'"answer":',
         said='JSON with "answer"',
-    ),
-    Form(
-        "sentence",
-        "The answer is {}.",
-        ("auto",),
-        (
-            ("The answer is 42.", "42"), ("Therefore, the answer is $42$ apples.", "42"), ("**42**", "42"),
-            ("6 * 7 = 42", "42"), ("42", "42"), ("He has 42 apples in all.\nA: 42", "42"),
-            (r"It is \boxed{41}. No, the final answer is 42.", "42"),
-        ),
     ),
     Form(
         "choice",

@@ -4,7 +4,7 @@ The first of these that is found, after any `</think>`:
 
 1. the last mark that is made for answers: `\boxed{...}`, with those just before it that a comma, `and` or `or` joins to
    it; the rest of the line after `####`; `<answer>` tags; the key `"answer"` of JSON; and after one of these a line
-   `Answer:` or a `final answer is`, if a formula or a number follows;
+   `Answer:` or a `final answer is`, if a formula or a number is all that follows;
 2. what follows the last `answer:` or `answer is` (also `Réponse:`, `答案`, ...), or an `A:` that starts the last line,
    up to the end of the sentence;
 3. the whole text, if it is not prose;
@@ -42,8 +42,13 @@ _MARKER = re.compile(
     re.IGNORECASE,
 )
 # After a box it says that another answer follows; the heading `**Final Answer**` above a box comes before it.
-_LATER = re.compile(r"\bfinal\s+answer\b|(?m:^)\W{0,6}answer\W{0,3}:|最终答案", re.IGNORECASE)
-_KEY = re.compile(r'"(?:final[_ ])?answer"\s*:\s*(?:"(?P<text>(?:[^"\\]|\\.){0,2000})"|(?P<number>[-+0-9.,eE]+))', re.DOTALL)
+_LATER = re.compile(
+    r"(?:\bfinal\s+answer(?:\s+is|[*_]*\s*:)|(?m:^)\W{0,6}answer[*_]*\s*:|最终答案(?:[:：]|[是为]))[*_:\s]*",
+    re.IGNORECASE,
+)
+_KEY = re.compile(
+    r'"(?:final[_ ])?answer"\s*:\s*(?:"(?P<text>(?:[^"\\]|\\.){0,2000})"|(?P<number>[-+0-9.,eE]+))', re.DOTALL
+)
 _CALCULATION = re.compile(r"<<[^<>\n]{1,300}>>")
 _FORMULA = re.compile(
     r"""\$\$(?P<a>[^$]{1,1500}?)\$\$
@@ -73,13 +78,11 @@ def find_answer(text: str) -> str | None:
         text = after
     position, marked = max(_boxes(text), _hashes(text), _tags(text), _key(text))
     if marked:
-        rest = text[position:][-TAIL_CHARS:]
-        later = _after_marker(rest) if _LATER.search(rest) else None
-        return later if later and _is_value(later) else marked
+        return _later(text[position:][-TAIL_CHARS:]) or marked
     text = _CALCULATION.sub("", text[-TAIL_CHARS:])
-    marked = _after_marker(text)
-    if marked:
-        return marked
+    said = _after_marker(text)
+    if said:
+        return said
     bare = text.strip()
     if bare and len(bare) <= MAX_BARE_CHARS and not is_prose(bare):
         return bare
@@ -138,6 +141,16 @@ def _key(text: str) -> Marked:
         return NOTHING
     value = (keys[-1]["text"] or keys[-1]["number"] or "").replace('\\"', '"')
     return keys[-1].end(), value.replace("\\\\", "\\").strip()
+
+
+def _later(text: str) -> str | None:
+    """The answer behind the last `final answer is` or line `Answer:` of a text that follows another answer."""
+    markers = list(_LATER.finditer(text))
+    if not markers:
+        return None
+    sentence = _sentence(_HOPE.sub("", text[markers[-1].end() :]).strip())
+    words = _WORD.findall(_FORMULA.sub(" ", sentence))
+    return sentence if sentence and len(words) < 2 and _is_value(sentence) else None  # a unit is one word
 
 
 def _is_value(answer: str) -> bool:

@@ -96,7 +96,9 @@ def _same(a: Any, b: Any, tolerance: Any, error: Fraction = ZERO) -> bool:
     if mp.isinf(a) or mp.isinf(b):
         return bool(a == b)
     scale = max(abs(a), abs(b))
-    return bool(abs(a - b) <= (mpf(error.numerator) / error.denominator * scale if error else tolerance * max(1, scale)))
+    return bool(
+        abs(a - b) <= (mpf(error.numerator) / error.denominator * scale if error else tolerance * max(1, scale))
+    )
 
 
 def _is_real(value: Any) -> bool:

@@ -24,7 +24,8 @@ ANSWER_LINE_CHARS = 300
 # Marks that close behind the colon, as in `**Answer:**`, may be the end of their line.
 _ANSWER_LINE = re.compile(r"Answer[*_`]*\s*[:：](?:[*_]+(?=\s))?\s*([^\n]+)", re.IGNORECASE)
 _MINERVA = re.compile(
-    r"(?:the\s+)?final\s+answer\s+is:?\s*(?P<answer>.+?)\.?\s*I\s+hope\s+it\s+is\s+correct\b.*", re.IGNORECASE | re.DOTALL
+    r"(?:the\s+)?final\s+answer\s+is:?\s*(?P<answer>.+?)\.?\s*I\s+hope\s+it\s+is\s+correct\b.*",
+    re.IGNORECASE | re.DOTALL,
 )
 _OPENED, _CLOSED = "<answer>", "</answer>"
 _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)

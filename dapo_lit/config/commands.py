@@ -33,7 +33,7 @@ class Benchmark(Section):
     template: str
     """A shipped prompt template or a path to one."""
     rule: Literal["dapo", "numeric", "sympy"]
-    extraction: Literal["answer_line", "boxed", "hash", "number", "auto"]
+    extraction: Literal["answer_line", "boxed", "hash", "tags", "number", "auto"]
     samples: PositiveInt
     """n: responses per problem; during training also k of avg@k, pass@k and cons@k."""
     temperature: Annotated[float, Field(ge=0)]

@@ -256,7 +256,7 @@ ENVIRONMENTS = ("calculator", "lookup", "second_try")
 class Reward(Section):
     rule: Literal["dapo", "numeric", "sympy"]
     """Comparison of answers: after DAPO's normalisation, as exact numbers, or as mathematical expressions."""
-    extraction: Literal["answer_line", "boxed", "hash", "number", "auto"]
+    extraction: Literal["answer_line", "boxed", "hash", "tags", "number", "auto"]
     """Place of the answer: `Answer: ...`, a box, after the last `#`, the last number, or any of them."""
     wrong_value: Annotated[int, Field(ge=-1, le=0)]
     """The reward of a wrong answer: -1 (Eq. 7) or 0."""

@@ -10,6 +10,7 @@ exactly once, in the text or in the last message. Worked examples are part of th
 characters, so LaTeX needs no escaping.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import date
 from importlib.resources import files
@@ -25,16 +26,17 @@ from ablations.errors import UserError, suggestion
 from ablations.texts import read_text, yaml_tree
 from dapo_lit.chat_template import render_chats
 from dapo_lit.data.problem import Problem
+from math_answers.forms import FORMS, OWN
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-AnswerFormat = Literal["answer_line", "boxed", "hash", "none"]
-"""`Answer: 72` on a line of its own, `\\boxed{72}`, `#### 72`, or no request (the policy knows its format)."""
+AnswerFormat = Literal["answer_line", "boxed", "hash", "tags", "none"]
+"""The form that the prompt asks for, a row of `math_answers.forms`; or no request (the policy knows its form)."""
 
 PLACEHOLDER = "{problem}"
-# What a template with this format must contain.
-MARKS: dict[AnswerFormat, str] = {"answer_line": "Answer:", "boxed": r"\boxed", "hash": "#", "none": ""}
+ASKING = {form.template: form for form in FORMS if form.template}
+"""Shipped templates that are rows of the table of forms, each also with `_base` behind its name: as plain text."""
 
 
 class TemplateError(UserError, ValueError):
@@ -69,9 +71,11 @@ class PromptTemplate:
         everything = self.text or "\n".join(message["content"] for message in self.messages)
         if not self._text_with_problem.count(PLACEHOLDER) == everything.count(PLACEHOLDER) == 1:
             raise ValueError(f"{PLACEHOLDER} must occur exactly once, in the text or in the last message")
-        if MARKS[self.answer_format] not in everything:
-            mark = MARKS[self.answer_format]
-            raise ValueError(f"declares answer_format {self.answer_format} but does not contain {mark!r}")
+        if self.answer_format != "none":
+            form = OWN[self.answer_format]
+            mark = "#" if form.name == "hash" else form.mark  # one hash sign is chain_sum's way
+            if not re.search(mark, everything):
+                raise ValueError(f"declares answer_format {self.answer_format} but does not contain {form.said}")
         return self
 
     @property
@@ -89,6 +93,10 @@ class PromptTemplate:
                 content = read_text(Path(name_or_path).expanduser(), error=TemplateError)
             except OSError as error:
                 raise TemplateError(f"{key}={name_or_path}: cannot read the file ({error.strerror})") from None
+        elif form := ASKING.get(name_or_path.removesuffix("_base")):
+            is_text = name_or_path.endswith("_base")
+            messages = () if is_text else (Message(role="user", content=form.prompt),)
+            return cls(name_or_path, form.name, text=form.prompt if is_text else None, messages=messages)  # type: ignore[arg-type]
         else:
             shipped = files("dapo_lit.data") / "prompt_templates" / f"{name_or_path}.yaml"
             if name_or_path not in shipped_templates():
@@ -165,9 +173,10 @@ class PromptTemplate:
 
 
 def shipped_templates() -> list[str]:
-    """Names of the templates in the package."""
+    """Names of the templates in the package: the forms of answers, and files with worked examples or no request."""
     folder = files("dapo_lit.data") / "prompt_templates"
-    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+    named = [entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")]
+    return sorted([*named, *ASKING, *(f"{name}_base" for name in ASKING)])
 
 
 def agreed_template(

@@ -17,6 +17,7 @@ from dapo_lit.data.templates import PromptTemplate
 from dapo_lit.policy.load import eos_ids, turn_ending
 from dapo_lit.preflight.table import Finding
 from dapo_lit.rollout.records import Prompt
+from math_answers.forms import ASKED
 
 SMALLEST_PART = 0.5
 """A tokenizer must have more than this share of its model's vocabulary, which is padded by some percent at most."""
@@ -135,15 +136,6 @@ def _first_prompt(
     )
 
 
-FORMS = {
-    '"Answer: ..."': r"\bAnswer:",
-    r"\boxed{}": r"\\boxed\b",
-    '"#### ..."': r"####",
-    "<answer> tags": r"<answer>",
-}
-"""Forms of an answer, and what a prompt that asks for them has in it."""
-
-
 def _two_forms(prompts: Sequence[Prompt], template: PromptTemplate, key: str) -> list[str]:
     """A warning about prompts that ask for the answer in two forms, in the data, in the template or in both."""
     rendered = template.render("")
@@ -152,7 +144,7 @@ def _two_forms(prompts: Sequence[Prompt], template: PromptTemplate, key: str) ->
     for prompt in prompts:
         statement, before = template.asked(prompt.problem)
         text = "\n".join([own, statement, *(message["content"] for message in before)])
-        forms = tuple(name for name, mark in FORMS.items() if re.search(mark, text))
+        forms = tuple(form.said for form in ASKED if re.search(form.mark, text))
         if len(forms) > 1:
             found[forms] = found.get(forms, 0) + 1
     if sum(found.values()) <= REPEATED * len(prompts):

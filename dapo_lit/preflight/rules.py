@@ -9,18 +9,9 @@ from collections.abc import Sequence
 from dapo_lit.config.commands import Benchmark
 from dapo_lit.rewards.references import FORMATS
 from math_answers.extraction import Extraction, extract
+from math_answers.forms import SPELLINGS
 from math_answers.rules import Rule, decide
 
-FORMS = (
-    "{}", "${}$", r"\({}\)", r"\[{}\]", r"\boxed{{{}}}", r"$\boxed{{{}}}$", "{}.", "**{}**", "x = {}", "n={}",
-    "{0} = {0}", r"\text{{{}}}", r"\textbf{{{}}}", r"\mathbf{{{}}}", r"\mbox{{{}}}", r"\overline{{{}}}", "{{{}}}",
-    "({})", r"\left({}\right)", r"\displaystyle {}", r"\frac{{{}}}{{1}}", r"\dfrac{{{}}}{{1}}", "{}/1", "{}.0", "0{}",
-    "+{}", r"{}^\circ", "{} degrees", r"\${}", "{} dollars", r"{}\%", "{} cm", r"{}\text{{ cm}}", "{} units",
-    r"{}\ \text{{ways}}", "{} apples", "{} points", r"\approx {}",
-    "The value is ${}$.", "the answer is ${}$", "So we get ${}$ as the answer", "${}$ is the answer", r"So \({}\).",
-    "${}$ (which is in lowest terms)", "${}$, as required",
-)  # fmt: skip
-"""An answer as models write it; `{}` is the reference."""
 REFERENCES, SHOWN = 3, 4
 """References of a benchmark that are written in these forms, and forms that a warning quotes."""
 PUBLISHED: dict[str, Rule] = {
@@ -31,22 +22,22 @@ PUBLISHED: dict[str, Rule] = {
     "gsm8k_test": "numeric",
 }
 """Rule of the scorer whose numbers are published for a shipped benchmark: DAPO's `math_dapo`, the value of an
-expression (math-verify), the number (lm-evaluation-harness). On `FORMS` the benchmark's own is not stricter, which a
-test holds (tests/preflight/test_rules.py); `math_dapo` also takes a formula out of any text, whatever the text says."""
+expression (math-verify), the number (lm-evaluation-harness). On `SPELLINGS` the benchmark's own is not stricter, which
+a test holds (tests/preflight/test_rules.py); `math_dapo` also takes a formula out of any text, whatever the text says."""
 
 
 Scoring = tuple[Rule, Extraction]
 
 
 def stricter_forms(accepting: Scoring, other: Scoring, references: Sequence[str]) -> list[str]:
-    """Answers that `accepting` counts as one of the references and `other` does not, one for each form. Each is given
-    in the format that its own extraction reads.
+    """Answers that `accepting` counts as one of the references and `other` does not, one for each spelling. Each is
+    given in the form that its own extraction reads.
 
     Pairs that need the symbolic comparison are left out: only `sympy` has it, and it accepts more than the others.
     """
     found: list[str] = []
-    for form in FORMS:
-        answers = [(form.format(reference), reference) for reference in references]
+    for spelling in SPELLINGS:
+        answers = [(spelling.format(reference), reference) for reference in references]
         found += [a for a, b in answers if _accepts(accepting, a, b) is True and _accepts(other, a, b) is False][:1]
     return found
 

@@ -10,16 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from math_answers.extraction import Extraction, extract, reference_answer
+from math_answers.forms import OWN
 from math_answers.rules import Rule, check_reference, decide
-from math_answers.templates import extract_boxed, first_number, last_number
+from math_answers.templates import extract_boxed, extract_tags, first_number, last_number
 
-FORMATS: dict[Extraction, str] = {
-    "answer_line": "Answer: {}",
-    "boxed": r"\boxed{{{}}}",
-    "hash": "#### {}",
-    "number": "{}",
-    "auto": "The answer is {}.",
-}
+FORMATS: dict[Extraction, str] = {extraction: form.written for extraction, form in OWN.items()}
 """A response that gives its answer as the task asks for it."""
 READ_AGAIN = 1_000
 """Unreachable references that are read in other ways, so that a large file of solutions costs no more than a small."""
@@ -52,21 +47,16 @@ def _in_list(reference: str) -> str | None:
     return entries[0].strip() or None if len(entries) == 1 and isinstance(entries[0], str) else None
 
 
-def _in_tags(reference: str) -> str | None:
-    found = re.fullmatch(r".*<answer>\s*(.{1,1000}?)\s*</answer>\s*", reference, re.DOTALL)
-    return found[1] if found else None
-
-
 def _content(reference: str) -> str | None:
     """What a right response gives of a reference that has a form around its answer; None: it is bare."""
-    return _after_hashes(reference) or extract_boxed(reference) or _in_list(reference) or _in_tags(reference)
+    return _after_hashes(reference) or extract_boxed(reference) or _in_list(reference) or extract_tags(reference)
 
 
 READINGS: Mapping[str, Callable[[str], str | None]] = {
     "what follows its last ####": _after_hashes,
     "its last box": extract_boxed,
     "the entry of its list": _in_list,
-    "what is in its tags": _in_tags,
+    "what is in its tags": extract_tags,
     "its last number": _last_number,
 }
 """Where the answer of a reference that is a whole solution may be, the surest first."""

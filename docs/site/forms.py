@@ -6,22 +6,13 @@ from typing import get_args
 from cells import ROOT
 
 from math_answers import Extraction, Rule, equal, extract
+from math_answers.forms import FORMS, OWN
 from math_answers.rules import check_reference
 
 EXTRACTIONS, RULES = get_args(Extraction), get_args(Rule)
-PLACES = (
-    r"Answer: 42", r"**Answer:** 42", r"Answer: $42$", "Answer:\n$$\n42\n$$", r"Answer: \boxed{42}", r"\boxed{42}",
-    r"$\boxed{42}$.", "#### 42", "####\n\\[\n42\n\\]", "#42", "The answer is 42.", "**42**", "6 * 7 = 42", "42",
-    "Answer: 42\nor so", "Answer: 41\nAnswer: 42", r"\boxed{41} \boxed{42}", "42 or 43",
-)  # fmt: skip
-"""Ends of a response whose answer is 42, or is not."""
-CONTAINERS = {
-    "answer_line": "Answer: {}",
-    "boxed": r"\boxed{{{}}}",
-    "hash": "#### {}",
-    "number": "{}",
-    "auto": r"\boxed{{{}}}",
-}
+PLACES = [example for form in FORMS for example in form.examples] + [("42 or 43", "42")]
+"""Ends of a response, and its answer or another."""
+CONTAINERS = {extraction: form.written for extraction, form in OWN.items()} | {"auto": OWN["boxed"].written}
 """How a response gives its answer to each extraction; to `auto` in a box, which marks its whole content."""
 WRITTEN = (
     ("42", ("42.0", "042", "+42", "$42$", r"\text{42}", "\u201c42\u201d", "4.2e1", "84/2", r"\frac{84}{2}",
@@ -54,8 +45,8 @@ def table() -> str:
     names = " | ".join(f"`{name}`" for name in EXTRACTIONS)
     head = f"| reference | response | {names} |\n|---|---|{'---|' * len(EXTRACTIONS)}"
     places = [
-        f"| {_code('42')} | {_code(response)} | {' | '.join(accepting(response, '42', name) for name in EXTRACTIONS)} |"
-        for response in PLACES
+        f"| {_code(answer)} | {_code(response)} | {' | '.join(accepting(response, answer, name) for name in EXTRACTIONS)} |"
+        for response, answer in PLACES
     ]
     written = []
     for reference, answers in WRITTEN:
@@ -70,6 +61,43 @@ def table() -> str:
             "", head, *written,
         ]
     )  # fmt: skip
+
+
+def rows() -> str:
+    """Markdown: the forms themselves, as `math_answers.forms` has them."""
+    lines = ["| form | written | read by | asked for by the template |", "|---|---|---|---|"]
+    for form in FORMS:
+        read = ", ".join(f"`{name}`" for name in form.read_by)
+        template = f"`{form.template}`, `{form.template}_base`" if form.template else ""
+        lines.append(f"| {form.name.replace('_', ' ')} | {_code(form.written.format('42'))} | {read} | {template} |")
+    return "\n".join(lines)
+
+
+def responses() -> str:
+    """Markdown: verdicts on published responses against their publishers' labels (benchmarks/responses.py)."""
+    found = json.loads((ROOT / "benchmarks" / "results" / "responses.json").read_text(encoding="utf-8"))
+    lines = [
+        "| published | read by | responses | right | not in the form | wrong labels | choices | false positives | "
+        "false negatives |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for source in found:
+        for reading in source["readings"]:
+            counts = [reading["responses"], reading["right"], reading["not in the form"]]
+            counts += [sum(reading[key].values()) for key in ("wrong labels", "choices")]
+            counts += [len(reading[key]) for key in ("false positives", "false negatives")]
+            numbers = " | ".join(f"{count:,}" for count in counts)
+            lines.append(f"| {source['source']} ({source['repository']}) | `{reading['extraction']}` | {numbers} |")
+    return "\n".join(lines)
+
+
+def differences() -> str:
+    """Markdown: why verdicts and labels differ, whoever is right."""
+    file = ROOT / "benchmarks" / "responses_reviewed.json"
+    lines = ["| whose | why | responses |", "|---|---|---:|"]
+    for who, reasons in json.loads(file.read_text(encoding="utf-8")).items():
+        lines += [f"| {who} | {why.replace('|', chr(92) + '|')} | {len(names)} |" for why, names in reasons.items()]
+    return "\n".join(lines)
 
 
 def accepting(response: str, reference: str, extraction: Extraction) -> str:

@@ -162,7 +162,7 @@ def test_columns_that_make_problems_differ_are_named_before_their_contradictions
     ("reference", "content"),
     [
         ('["5"]', "5"),
-        ("<answer>5</answer>", "5"),
+        ("<answer>5</answer>", None),
         (r"so \boxed{5}", None),
         ("[5]", None),
         ('["5", "6"]', None),
