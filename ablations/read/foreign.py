@@ -15,7 +15,7 @@ import pandas as pd
 
 from ablations.border import LARGEST, NUMBER, WHOLE, FolderName, Seed, checked, checked_table
 from ablations.errors import one_line
-from ablations.read.logs import Log, logs_below
+from ablations.read.logs import Log, guessed, logs_below
 from ablations.read.outcomes import outcome, with_interval
 from ablations.read.packed_cells import write_packed
 from ablations.read.run import AXES, Run, StudyError
@@ -24,11 +24,6 @@ from ablations.texts import read_text, yaml_tree
 
 MAPS = Path(__file__).with_name("key_maps")
 NAMED = re.compile(r"(?P<arm>.*?)[-_. ]?seed[-_=]?(?P<seed>\d+)$")
-GUESSED = re.compile(
-    r"(?P<arm>.+?)[-_. ](?:seed|sd|s|run|rep|trial)[-_=]?(?P<seed>\d{1,9})(?P<rest>(?:[-_. ].*)?)", re.IGNORECASE
-)
-"""A name with a seed in its middle; what follows is part of the arm, but for a date."""
-DATE = re.compile(r"[-_. ]\d{4,14}(?=[-_. ]|$)")
 AVERAGED = re.compile(r"(__MIN|__MAX| - std| \(smoothed\))$", re.IGNORECASE)
 """Columns that W&B and TensorBoard export beside means over runs and smoothed curves."""
 LEAST_PAIRS = 6
@@ -63,9 +58,16 @@ def runs_of_logs(
     unused = {*names}
     runs: dict[tuple[str, int], tuple[Run, Log]] = {}
     left_out: list[str] = []
+    unseeded: list[str] = []
     for folder in folders:
         logs, unread = logs_below(folder)
         left_out += unread
+        if places := {} if named else _places(logs, folder):
+            arms = ", ".join(sorted({arm for arm, _ in places.values()}))
+            unseeded = [
+                f"No run has a seed, so the {len(places)} are numbered, and no two are paired. By their folders the "
+                f"arms are {arms}; a table with the columns run,arm,seed says it otherwise: --runs FILE.csv."
+            ]
         for log in logs:
             try:
                 if own := next((name for name in _called(log, folder) if name in names), None):
@@ -73,7 +75,7 @@ def runs_of_logs(
                     log = replace(log, rows=log.rows.drop(columns=["arm", "seed"], errors="ignore"), given=True)
                     cells = [_run(system, log, (*names[own], log.rows), keys)]
                 else:
-                    cells = [_run(system, log, cell, keys) for cell in _cells(log, folder)]
+                    cells = [_run(system, log, cell, keys) for cell in _cells(log, folder, places)]
             except StudyError as reason:
                 left_out.append(str(reason))
                 continue
@@ -87,6 +89,7 @@ def runs_of_logs(
     if unused:
         raise StudyError(f"{named}: no log is called {', '.join(sorted(unused)[:3])}; it is a file, a folder or a run")
     notes = [
+        *unseeded,
         *_guesses({cell: log for cell, (_, log) in runs.items()}),
         *_alone([*runs]),
         *_settings({cell: log.settings for cell, (_, log) in runs.items()}),
@@ -178,40 +181,77 @@ def _keys(system: str) -> Any:
     return yaml_tree(read_text(file := MAPS / f"{system}.yaml"), file)
 
 
-def _cells(log: Log, folder: Path) -> Iterator[tuple[str, int, pd.DataFrame]]:
+Places = Mapping[Path, tuple[str, int]]
+"""Of the logs whose arm only their folders tell, and who have no seed: the arm, and a number that no other run has."""
+
+
+def _places(logs: Sequence[Log], folder: Path) -> Places:
+    """Arms of several runs each, by the folders in which the paths differ, for logs without seeds.
+
+    Two runs of one number would be a pair: no two have it. Empty where one of the logs says whose it is, or where a
+    folder has one run, which may be a seed of the arm as well as the arm.
+    """
+    bare = [log for log in logs if "seed" not in log.rows and not _named_cell(log, folder)]
+    if len(bare) < len(logs) or len({log.file for log in logs}) < len(logs):
+        return {}
+    homes = [log.file.parent.relative_to(folder).parts if log.file != folder else () for log in logs]
+    apart = [at for at in range(max(map(len, homes), default=0)) if len({home[at : at + 1] for home in homes}) > 1]
+    arms = ["-".join(part for at in apart for part in home[at : at + 1]) for home in homes]
+    if len({*arms}) < 2 or "" in arms or min(arms.count(arm) for arm in arms) < 2:
+        return {}
+    return {log.file: (arm, number) for number, (log, arm) in enumerate(zip(logs, arms, strict=True))}
+
+
+def _arm_of_seeds(log: Log, folder: Path, others: Iterator[Path]) -> str:
+    """The arm of a table with a column of seeds and none of arms: what its path has that those of the others have not.
+
+    Raises StudyError: it is the only one.
+    """
+    own = log.file.relative_to(folder).with_suffix("").parts if log.file != folder else (log.file.stem,)
+    rest = [other.relative_to(folder).with_suffix("").parts for other in others if other != log.file]
+    arm = "-".join(part for at, part in enumerate(own) if any(other[at : at + 1] != (part,) for other in rest))
+    if not arm:
+        raise StudyError(f"{log.file}: has seeds and no column of arms; give the folder with the files of all arms")
+    return arm
+
+
+def _cells(log: Log, folder: Path, places: Places) -> Iterator[tuple[str, int, pd.DataFrame]]:
     """Arm, seed and rows of each run in a log, by its columns, the name of the run or its path, innermost first."""
     if {"arm", "seed"} <= set(log.rows.columns):
         for (arm, seed), rows in log.rows.groupby(["arm", "seed"], sort=False):
             yield str(arm), int(str(seed)), rows.drop(columns=["arm", "seed"])
         return
-    if log.name and (cell := guessed(log.name)):
+    if "seed" in log.rows:
+        if cell := _named_cell(log, folder):
+            yield cell[0], cell[1], log.rows.drop(columns=["seed"])
+            return
+        arm = _arm_of_seeds(log, folder, folder.rglob(f"*{log.file.suffix}") if folder.is_dir() else iter(()))
+        for seed, rows in log.rows.groupby("seed", sort=False):
+            yield arm, int(str(seed)), rows.drop(columns=["seed"])
+        return
+    if log.file in places:
+        yield *places[log.file], log.rows
+        return
+    if cell := _named_cell(log, folder):
         yield *cell, log.rows
         return
-    inner = log.file.relative_to(folder.parent).with_suffix("").parts if log.file != folder else (log.file.stem,)
-    for at, part in reversed(list(enumerate([*inner, *([log.name] if log.name else [])]))):
-        if match := NAMED.fullmatch(part):
-            arm = match["arm"] or (inner[at - 1] if 0 < at <= len(inner) else "")
-            if arm:
-                yield arm, int(match["seed"]), log.rows
-                return
-    for part in reversed(inner):
-        if cell := guessed(part):
-            yield *cell, log.rows
-            return
     raise StudyError(
         f"{log.name or log.file}: which arm and seed is it? Name its folder ARM/seed_3, the run ARM_seed_3, or give a "
         "table with the columns run,arm,seed as --runs FILE.csv"
     )
 
 
-def guessed(name: str) -> tuple[str, int] | None:
-    """Arm and seed of a name with a seed in it.
-
-    >>> guessed("dapo_qwen7b_s0_0912"), guessed("grpo-seed3"), guessed("exp_seed_1_lr2"), guessed("checkpoints")
-    (('dapo_qwen7b', 0), ('grpo', 3), ('exp_lr2', 1), None)
-    """
-    found = GUESSED.fullmatch(name)
-    return (found["arm"] + DATE.sub("", found["rest"]), int(found["seed"])) if found else None
+def _named_cell(log: Log, folder: Path) -> tuple[str, int] | None:
+    """Arm and seed in the name of a run or in its path, innermost first."""
+    if log.name and (cell := guessed(log.name)):
+        return cell
+    inner = log.file.relative_to(folder.parent).with_suffix("").parts if log.file != folder else (log.file.stem,)
+    for at, part in reversed(list(enumerate([*inner, *([log.name] if log.name else [])]))):
+        if match := NAMED.fullmatch(part):
+            arm = match["arm"] or (inner[at - 1] if 0 < at <= len(inner) else "")
+            if arm:
+                return arm, int(match["seed"])
+    return next((cell for part in reversed(inner) if (cell := guessed(part))), None)
 
 
 def _ours(key: str, keys: Mapping[str, Any]) -> str:
@@ -280,7 +320,11 @@ def _settings(found: Mapping[tuple[str, int], Mapping[str, Any]]) -> list[str]:
 def _guesses(found: Mapping[tuple[str, int], Log]) -> list[str]:
     """Which run was taken for which arm and seed, where neither its folder nor its columns say it as documented."""
     notes = [f"{file}: {words}." for file, words in {(log.file, log.guess) for log in found.values() if log.guess}]
-    names = {cell: log.name or log.file.stem for cell, log in found.items() if "arm" not in log.rows and not log.given}
+    names = {
+        cell: log.name or log.file.stem
+        for cell, log in found.items()
+        if not {"arm", "seed"} & {*log.rows} and not log.given
+    }
     unsure = [f"{name} is {arm}/seed_{seed}" for (arm, seed), name in names.items() if guessed(name)]
     if unsure:
         more = f" and {len(unsure) - MOST_NAMED} more" if len(unsure) > MOST_NAMED else ""

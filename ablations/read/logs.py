@@ -148,16 +148,151 @@ def _json_lines(file: Path) -> Log:
         place = f"{file}, line {number}"
         row: Row = {**checked(json_tree(line, place, StudyError), Line, place, StudyError)}
         rows.append({**row.get("data", row), "step": row.get("step")})
+    names = list(dict.fromkeys(chain.from_iterable(rows)))
+    if rows and not any(row["step"] is not None for row in rows):
+        owned = _owned(rows, names)
+        return Log(file, _table(file, "line {}", owned.rows, owned.cell), guess=owned.said)
     return Log(file, _table(file, "line {}", rows))
 
 
 STEPS = ("step", "Step", "_step", "global_step")
 """Names of the column with the step: the first of them that a table has; the others count the same in another way."""
+COUNTED = (
+    "total_timesteps", "total timesteps", "timesteps", "timestep", "env_step", "env_steps", "frame", "frames",
+    "iteration", "iter", "update", "epoch", "episode",
+)  # fmt: skip
+"""What counts steps where no column is called so."""
 
-
-ARMS = ("arm", "method", "algorithm", "variant", "config", "group", "model", "name", "run_name")
+ARMS = (
+    "arm", "method", "algorithm", "algo", "agent", "variant", "config", "condition", "group", "model", "name",
+    "run_name", "experiment",
+)  # fmt: skip
 SEEDS = ("seed", "random_seed", "trial", "rep", "replicate", "run")
 """Columns of a table with several runs that say whose a row is: the first of them that it has."""
+NAMES = ("run_id", "run_name", "run", "name", "id", "experiment")
+"""Columns whose text may be the name of a run, with its seed in it."""
+MOST_KINDS = 200
+"""Values of a column that tells arms apart."""
+
+
+@dataclass(frozen=True)
+class Owned:
+    """Rows of a table with what is known of whose each is."""
+
+    rows: list[Row]
+    cell: tuple[str, ...]
+    """Of `arm` and `seed` those that each row has now."""
+    said: str = ""
+    """Which columns were taken for them."""
+
+
+def _owned(rows: Sequence[Row], names: Sequence[str]) -> Owned:
+    """The rows of a table without its step: arm, seed and step by its columns; no rows where it has none of them.
+
+    A table of results has a row a run, so that its step is 1. Where several rows are of one arm and seed, what comes
+    before the numbers tells arms apart as well: other columns of text, and of whole numbers left of arm or seed.
+    """
+    arm, seed = _whose(rows, names)
+    lowered = {name.lower(): name for name in reversed(names)}
+    counted = next((lowered[one] for one in COUNTED if one in lowered), None)
+    called = next((lowered[one] for one in NAMES if one in lowered and _are_names(rows, lowered[one])), None)
+    if seed is None and called is None:
+        return Owned([{**row, "step": row.get(counted)} for row in rows] if counted else [], ())
+    found = Owned([], ())
+    if seed is not None:
+        last = max(names.index(name) for name in (arm, seed) if name)
+        others = [
+            name
+            for at, name in enumerate(names)
+            if name not in (arm, seed, counted, *STEPS) and _tells(rows, name, at < last)
+        ]
+        for step in dict.fromkeys((None, counted)):
+            chosen = [arm] if arm else []
+            found = _taken(rows, chosen, seed, step)
+            for name in others:
+                if _kinds(more := _taken(rows, [*chosen, name], seed, step)) > _kinds(found):
+                    chosen, found = [*chosen, name], more
+            if _kinds(found) == len(rows):
+                return found
+    if called is not None:
+        cells = [guessed(str(row[called])) or ("", 0) for row in rows]
+        kept = [{key: value for key, value in row.items() if key not in (called, arm, seed)} for row in rows]
+        own = [
+            {**row, "arm": _part(cell[0]), "seed": cell[1], "step": 1} for row, cell in zip(kept, cells, strict=True)
+        ]
+        return Owned(own, ("arm", "seed"), f"arm and seed are in the names of the column {called}")
+    return found
+
+
+def _whose(rows: Sequence[Row], names: Sequence[str]) -> tuple[str | None, str | None]:
+    """The columns of arm and seed; a seed is a whole number, where a run or a trial may be a name."""
+    lowered = {name.lower(): name for name in reversed(names)}
+    arm = next((lowered[one] for one in ARMS if one in lowered), None)
+    seeds = [lowered[one] for one in SEEDS if one in lowered]
+    named = [name for name in seeds[:1] if name.lower() == "seed"]
+    whole = [
+        name
+        for name in seeds
+        if all((_number(row.get(name)) or 0.5).is_integer() or str(row.get(name)) == "0" for row in rows)
+    ]
+    return arm, next(iter(named or whole), None)
+
+
+def _taken(rows: Sequence[Row], arms: Sequence[str], seed: str, step: str | None) -> Owned:
+    """The rows with these columns as their arm, their seed and their step."""
+    owned = []
+    for row in rows:
+        own = {key: value for key, value in row.items() if key not in (*arms, seed, "step")}
+        if arms:
+            own["arm"] = "-".join(_part(row.get(name)) for name in arms)
+        owned.append({**own, "seed": row.get(seed), "step": 1 if step is None else row.get(step)})
+    return Owned(owned, ("arm", "seed") if arms else ("seed",), _said(arms, seed, step))
+
+
+def _kinds(owned: Owned) -> int:
+    return len({(row.get("arm"), row["seed"], row["step"]) for row in owned.rows})
+
+
+def _said(arms: Sequence[str], seed: str, step: str | None) -> str:
+    if [*arms] == ["arm"] and seed == "seed" and step is None:
+        return ""
+    whose = f"arm is the column{'s' * (len(arms) > 1)} {' and '.join(arms)}, " if arms else ""
+    return f"{whose}seed the column {seed}" + (f", step the column {step}" if step else "")
+
+
+def _part(value: object) -> str:
+    """A value as a part of an arm's name."""
+    return re.sub(r"[^A-Za-z0-9_.=+-]+", "-", str(value)).strip("-. ") or "none"
+
+
+def _tells(rows: Sequence[Row], name: str, before: bool) -> bool:
+    """True for a column that may tell arms apart: text of a few kinds, or such whole numbers before arm or seed."""
+    values = [row.get(name) for row in rows]
+    if not 1 < len({str(value) for value in values}) <= min(MOST_KINDS, len(rows) // 2):
+        return False
+    numbers = [_number(value) for value in values if value not in (None, "")]
+    return None in numbers or (before and all(number is not None and number.is_integer() for number in numbers))
+
+
+def _are_names(rows: Sequence[Row], name: str) -> bool:
+    return bool(rows) and all(isinstance(row.get(name), str) and guessed(row[name]) for row in rows)
+
+
+GUESSED = re.compile(
+    r"(?P<arm>.+?)[-_. ](?:seed|sd|s|run|rep|trial|log)[-_=]?(?P<seed>\d{1,9})(?P<rest>(?:[-_. ].*)?)", re.IGNORECASE
+)
+"""A name with a seed in its middle; what follows is part of the arm, but for a date."""
+DATE = re.compile(r"[-_. ]\d{4,14}(?=[-_. ]|$)")
+
+
+def guessed(name: str) -> tuple[str, int] | None:
+    """Arm and seed of a name with a seed in it.
+
+    >>> guessed("dapo_qwen7b_s0_0912"), guessed("grpo-seed3"), guessed("exp_seed_1_lr2"), guessed("checkpoints")
+    (('dapo_qwen7b', 0), ('grpo', 3), ('exp_lr2', 1), None)
+    """
+    found = GUESSED.fullmatch(name)
+    return (found["arm"].rstrip("-_. ") + DATE.sub("", found["rest"]), int(found["seed"])) if found else None
 
 
 def _csv(file: Path) -> list[Log]:
@@ -173,27 +308,27 @@ def _csv(file: Path) -> list[Log]:
     if len(header) > MOST_COLUMNS:
         raise StudyError(f"{file}: has {len(header):,} columns; at most {MOST_COLUMNS:,} are read")
     step = next((name for name in STEPS if name in names), None)
-    lowered = {name.lower(): name for name in names}
-    arm, seed = (next((lowered[one] for one in known if one in lowered), None) for known in (ARMS, SEEDS))
-    whose = {arm: "arm", seed: "seed"} if arm and seed else {}
-    if step is None and not whose:
-        raise StudyError(
-            f"{file}: has no column step, none of arm and seed, and no `change` as a ledger has; it has "
-            f"{short(', '.join(names))}"
-        )
     rows: list[Row] = []
     for number, line in numbered[1:]:
         if len(line) != len(header):
             raise StudyError(f"{file}, line {number}: has {len(line)} values for {len(header)} columns")
-        row: Row = {
-            whose.get(name, name): value for name, value in zip(header, line, strict=True) if name and value != ""
-        }
-        # A table of results has a row a run.
-        rows.append({"step": 1 if step is None else row.get(step), **{k: v for k, v in row.items() if k not in STEPS}})
+        row: Row = {name: value for name, value in zip(header, line, strict=True) if name and value != ""}
+        rows.append({"step": row.get(step) if step else None, **{k: v for k, v in row.items() if k not in STEPS}})
     if charted := [name for name in names if CHARTED.fullmatch(name)]:
         return _chart(file, rows, charted)
-    told = f"arm is the column {arm}, seed the column {seed}" if whose and (arm, seed) != ("arm", "seed") else ""
-    return [Log(file, _table(file, "row {}", rows, ("arm", "seed") if whose else ()), guess=told)]
+    if step is None:
+        owned = _owned(rows, names)
+        if not owned.rows and rows:
+            raise StudyError(
+                f"{file}: has no column step, none of arm and seed, and no `change` as a ledger has; it has "
+                f"{short(', '.join(names))}"
+            )
+        return [Log(file, _table(file, "row {}", owned.rows, owned.cell), guess=owned.said)]
+    arm, seed = _whose(rows, names)
+    whose = {arm: "arm", seed: "seed"} if arm and seed else {seed: "seed"} if seed else {}
+    rows = [{whose.get(name, name): value for name, value in row.items()} for row in rows]
+    told = _said([arm] if arm else [], str(seed), None) if whose else ""
+    return [Log(file, _table(file, "row {}", rows, tuple(whose.values())), guess=told)]
 
 
 CHARTED = re.compile(r"(?P<run>.+?) - (?P<metric>[^\s].*?)(?P<end>__MIN|__MAX)?")
@@ -219,6 +354,8 @@ def _chart(file: Path, rows: Sequence[Row], charted: Sequence[str]) -> list[Log]
 
 
 STEP_LINE = re.compile(r"\bstep:(\d{1,12}) - (.+)")
+PRINTED = re.compile(r"step:(\d{1,12})(?:/\d{1,12})?((?: [\w./-]{1,60}:(?:[-+.\deE]+|nan|inf)[a-z%]{0,2})+)")
+"""`step:125/1480 val_loss:4.3 train_time:17ms`, as speed runs of nanoGPT print it."""
 LONGEST_LINE = 100_000
 
 
@@ -233,6 +370,12 @@ def _console(file: Path) -> Log:
             parts = (part.rpartition(":") for part in found[2].split(" - "))
             values = {key.strip(): value.strip() for key, _, value in parts if key}
             rows.append({"step": found[1], **{k: v for k, v in values.items() if _number(_plain(v)) is not None}})
+        elif found := PRINTED.fullmatch(line):
+            values = dict(re.findall(r" ([\w./-]+):([-+.\deE]+|nan|inf)", found[2]))
+            if rows and rows[-1]["step"] == found[1] and not {*values} & {*rows[-1]} - {"train_time", "step_avg"}:
+                rows[-1] |= values  # training and validation print a line each
+            else:
+                rows.append({"step": found[1], **values})
         elif line.startswith("{") and line.endswith("}") and "'" in line:
             pairs = re.findall(r"'([^']{1,200})': '?([-+.\deE]+|nan|inf)'?", line)
             if pairs:
@@ -267,10 +410,12 @@ def _table(file: Path, unit: str, rows: Sequence[Mapping[str, Any]], cell: tuple
     for number, row in enumerate(rows, 1):
         place = f"{file}, {unit.format(number)}"
         kept: Row = {"step": _whole(row.get("step"), "step", place, MOST_STEPS)}
-        if cell:
+        if "arm" in cell:
             if not (arm := row.get("arm")):
                 raise StudyError(f"{place}: arm is missing")
-            kept |= {"arm": arm, "seed": _whole(row.get("seed"), "seed", place, LARGEST_WHOLE)}
+            kept["arm"] = arm
+        if "seed" in cell:
+            kept["seed"] = _whole(row.get("seed"), "seed", place, LARGEST_WHOLE)
         for key, value in row.items():
             if key in kept or value is None or value == "":
                 continue
