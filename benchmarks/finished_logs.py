@@ -4,7 +4,8 @@ FOLDER has a clone of each repository in `finished_logs_sets.json`, named `owner
 this one. A set is several finished runs of two arms or more. Its files are put into a new folder as they lie in the
 repository, and are read as `report --from csv FOLDER` and `decide --from csv FOLDER` read them. A set is answered if
 the arms and runs are those that its columns and folders say, which were counted apart from the reader (`arms`, `runs`);
-asked if a message in one line says what is missing; wrong if other arms or runs are compared.
+in part if runs are missing, each named with the reason; asked if a message in one line says what is missing; wrong if
+other arms or runs are compared.
 
     python benchmarks/finished_logs.py clones --json benchmarks/results/finished_logs.json
 """
@@ -45,9 +46,9 @@ def judged(entry: dict[str, Any], clones: Path) -> dict[str, Any]:
             said = str(reason).replace(f"{folder}/", "")
             return entry | {"verdict": "asked", "said": said[:300]}
     found = Counter(run.arm for run in runs)
-    right = (len(found), len(runs)) == (entry["arms"], entry["runs"])
+    is_right = len(found) == entry["arms"] and len(runs) + len(left_out) == entry["runs"]
     return entry | {
-        "verdict": "answered" if right else "wrong",
+        "verdict": "wrong" if not is_right else "in part" if left_out else "answered",
         "found": {"arms": len(found), "runs": len(runs), "left out": len(left_out), "metric": metric},
         "said": " ".join(notes).replace(f"{folder}/", "")[:300],
     }

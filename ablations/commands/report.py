@@ -47,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     options = parse_arguments(given)
     typed = command("report", *given)
-    out = options.output or options.folders[0] / "report"
+    first = options.folders[0]  # a table of finished runs may be one file
+    out = options.output or (first.parent if first.is_file() else first) / "report"
     from ablations.report.report import (
         as_json,
         make_report,

@@ -1,6 +1,7 @@
 """Logs as people have them: charts, tables of results, printed lines, names of their own; and scores in two units."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -148,3 +149,45 @@ def test_a_table_of_runs_that_does_not_fit_is_refused_in_a_line(tmp_path: Path, 
     (tmp_path / "runs.csv").write_text(table)
     with pytest.raises(StudyError, match=said):
         runs_of_logs("verl", [tmp_path / "logs"], None, tmp_path / "runs.csv")
+
+
+def folder_of(tmp_path: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+OTHERS = {
+    # results/tdmpc2/walker-run.csv: a file for each arm, seeds as a column
+    "a file an arm": ({f"{arm}/walk.csv": "step,reward,seed\n0,1,3\n9,2,3\n0,1,4\n9,3,4\n" for arm in "ab"}, {"a": 2, "b": 2}),
+    # one table for several agents; frames count steps
+    "frames": ({"all.csv": ",agent,seed,frame,reward\n0,A,1,0,1\n1,A,1,9,2\n2,B,1,0,1\n3,B,1,9,2\n"}, {"A": 1, "B": 1}),
+    "two columns of the arm": ({"r.csv": "data,model,seed,acc\nx,m,0,1\ny,m,0,2\nx,n,0,1\ny,n,0,2\n"},
+                               {"m-x": 1, "m-y": 1, "n-x": 1, "n-y": 1}),
+    "names of runs": ({"r.csv": "run_id,acc\nwarm_s0,1\nwarm_s1,2\ncold_s0,1\ncold_s1,3\n"}, {"warm": 2, "cold": 2}),
+    "JSON lines of results": ({"r.jsonl": "".join(f'{{"variant": "{arm}", "seed": 1, "acc": 0.5}}\n' for arm in "ab")},
+                              {"a": 1, "b": 1}),
+    # runs by their dates or ids in a folder an arm; the source of the program stands above what it printed
+    "no seeds": ({f"{arm}/{n}.txt": "print(f'step:{step}/9 val_loss:{x}')\nstep:1/9 val_loss:3.5 train_time:1ms\n"
+                 for arm in "ab" for n in "01"}, {"a": 2, "b": 2}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "arms"), OTHERS.values(), ids=OTHERS)
+def test_arms_and_seeds_are_found_in_the_layouts_of_others(tmp_path, files, arms):
+    runs, _, notes, left_out = runs_of_logs(
+        "csv", [folder_of(tmp_path, files)], "val_loss" if "a/0.txt" in files else None
+    )
+    assert Counter(run.arm for run in runs) == arms
+    assert left_out == []
+    assert len({(run.arm, run.seed) for run in runs}) == len(runs)
+    if "a/0.txt" in files:  # numbers are no seeds: none is in two arms, so nothing is paired
+        assert len({run.seed for run in runs}) == len(runs)
+        assert notes[0].startswith("No run has a seed, so the 4 are numbered, and no two are paired.")
+
+
+def test_a_table_with_seeds_and_one_arm_asks_for_the_others(tmp_path):
+    table = folder_of(tmp_path, {"one.csv": "seed,acc\n1,0.5\n2,0.6\n"}) / "one.csv"
+    with pytest.raises(StudyError, match="has seeds and no column of arms; give the folder with the files of all arms"):
+        runs_of_logs("csv", [table], None)
