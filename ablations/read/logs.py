@@ -197,7 +197,7 @@ def _owned(rows: Sequence[Row], names: Sequence[str]) -> Owned:
     counted = next((lowered[one] for one in COUNTED if one in lowered), None)
     called = next((lowered[one] for one in NAMES if one in lowered and _are_names(rows, lowered[one])), None)
     if seed is None and called is None:
-        return Owned([{**row, "step": row.get(counted)} for row in rows] if counted else [], ())
+        return _stepped(rows, counted) if counted else Owned([], ())
     found = Owned([], ())
     if seed is not None:
         last = max(names.index(name) for name in (arm, seed) if name)
@@ -224,6 +224,11 @@ def _owned(rows: Sequence[Row], names: Sequence[str]) -> Owned:
     return found
 
 
+def _stepped(rows: Sequence[Row], step: str) -> Owned:
+    """The rows of one run, by the column that counts its steps."""
+    return Owned([{**{k: v for k, v in row.items() if k != step}, "step": row.get(step)} for row in rows], ())
+
+
 def _whose(rows: Sequence[Row], names: Sequence[str]) -> tuple[str | None, str | None]:
     """The columns of arm and seed; a seed is a whole number, where a run or a trial may be a name."""
     lowered = {name.lower(): name for name in reversed(names)}
@@ -242,7 +247,7 @@ def _taken(rows: Sequence[Row], arms: Sequence[str], seed: str, step: str | None
     """The rows with these columns as their arm, their seed and their step."""
     owned = []
     for row in rows:
-        own = {key: value for key, value in row.items() if key not in (*arms, seed, "step")}
+        own = {key: value for key, value in row.items() if key not in (*arms, seed, step, "step")}
         if arms:
             own["arm"] = "-".join(_part(row.get(name)) for name in arms)
         owned.append({**own, "seed": row.get(seed), "step": 1 if step is None else row.get(step)})

@@ -160,7 +160,8 @@ def folder_of(tmp_path: Path, files: dict[str, str]) -> Path:
 
 OTHERS = {
     # results/tdmpc2/walker-run.csv: a file for each arm, seeds as a column
-    "a file an arm": ({f"{arm}/walk.csv": "step,reward,seed\n0,1,3\n9,2,3\n0,1,4\n9,3,4\n" for arm in "ab"}, {"a": 2, "b": 2}),
+    "a file an arm": ({f"{arm}/walk.csv": "step,reward,seed\n0,1,3\n9,2,3\n0,1,4\n9,3,4\n" for arm in "ab"},
+                      {"a": 2, "b": 2}),
     # one table for several agents; frames count steps
     "frames": ({"all.csv": ",agent,seed,frame,reward\n0,A,1,0,1\n1,A,1,9,2\n2,B,1,0,1\n3,B,1,9,2\n"}, {"A": 1, "B": 1}),
     "two columns of the arm": ({"r.csv": "data,model,seed,acc\nx,m,0,1\ny,m,0,2\nx,n,0,1\ny,n,0,2\n"},
