@@ -208,11 +208,12 @@ def _owned(rows: Sequence[Row], names: Sequence[str]) -> Owned:
         ]
         for step in dict.fromkeys((None, counted)):
             chosen = [arm] if arm else []
-            found = _taken(rows, chosen, seed, step)
+            kinds = _kinds(rows, [*chosen, seed, step])
             for name in others:
-                if _kinds(more := _taken(rows, [*chosen, name], seed, step)) > _kinds(found):
-                    chosen, found = [*chosen, name], more
-            if _kinds(found) == len(rows):
+                if kinds < len(rows) and (more := _kinds(rows, [*chosen, name, seed, step])) > kinds:
+                    chosen, kinds = [*chosen, name], more
+            found = _taken(rows, chosen, seed, step)
+            if kinds == len(rows):
                 return found
     if called is not None:
         cells = [guessed(str(row[called])) or ("", 0) for row in rows]
@@ -254,8 +255,9 @@ def _taken(rows: Sequence[Row], arms: Sequence[str], seed: str, step: str | None
     return Owned(owned, ("arm", "seed") if arms else ("seed",), _said(arms, seed, step))
 
 
-def _kinds(owned: Owned) -> int:
-    return len({(row.get("arm"), row["seed"], row["step"]) for row in owned.rows})
+def _kinds(rows: Sequence[Row], names: Sequence[str | None]) -> int:
+    """How many rows differ in these columns."""
+    return len({tuple(str(row.get(name)) for name in names if name) for row in rows})
 
 
 def _said(arms: Sequence[str], seed: str, step: str | None) -> str:

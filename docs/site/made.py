@@ -91,6 +91,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "agreement": measured.agreement,
     "scripts_read": measured.scripts_read,
     "trl_examples": measured.trl_examples,
+    "finished_logs": measured.finished_logs,
     "power": measured.power,
     "sampling_costs": measured.sampling_costs,
     "steps_ahead": measured.steps_ahead,

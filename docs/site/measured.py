@@ -85,6 +85,24 @@ def trl_examples() -> str:
     return "\n".join(lines)
 
 
+# Published logs (benchmarks/finished_logs.py)
+
+
+def finished_logs() -> str:
+    """Markdown: sets of public logs by repository and layout, and how many of each kind are read."""
+    kinds = ("answered", "in part", "asked", "wrong")
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in results("finished_logs"):
+        found.setdefault((f"{row['repository']}@{row['commit'][:8]}", row["what"]), []).append(row["verdict"])
+    lines = [f"| repository | layout | sets | {' | '.join(kinds)} |", f"|---|---|{'---:|' * (len(kinds) + 1)}"]
+    for (repository, what), verdicts in found.items():
+        counts = " | ".join(str(verdicts.count(kind)) for kind in kinds)
+        lines.append(f"| {repository} | {what} | {len(verdicts)} | {counts} |")
+    every = [verdict for verdicts in found.values() for verdict in verdicts]
+    totals = " | ".join(str(every.count(kind)) for kind in kinds)
+    return "\n".join([*lines, f"| all | | {len(every)} | {totals} |"])
+
+
 # TRL (benchmarks/vs_trl.py)
 
 
