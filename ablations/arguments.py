@@ -24,7 +24,8 @@ class CommandParser(argparse.ArgumentParser):
         for flag in (argument.partition("=")[0] for argument in given if argument.startswith("--")):
             # Before a missing one, of which it is a slip.
             if not any(option.startswith(flag) for option in known):
-                self.error(f"{flag}: no such argument; {suggestion(flag, known)}")
+                words = [option.removeprefix("--") for option in known if option.startswith("--")]
+                self.error(f"{flag}: no such argument; {suggestion(flag.removeprefix('--'), words, '--{}')}")
         return super().parse_known_args(given, namespace)
 
     def _as_flag(self, argument: str) -> str:

@@ -37,6 +37,14 @@ def found(words: str) -> str | None:
     return name if name in known else ends[0] if len(ends) == 1 else None
 
 
+def headings(page: Path) -> list[str]:
+    """The headings of a page as links name them."""
+    titles = re.findall(
+        r"^#+ (.+)$", re.sub(r"^```.*?^```", "", read_text(page), flags=re.MULTILINE | re.DOTALL), re.MULTILINE
+    )
+    return [re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles]
+
+
 def as_text(page: Path) -> str:
     """A page as it is read: without the marks of what is made (docs/site/made.py), with commands for what the site
     draws."""
@@ -67,6 +75,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen is None:
         names = [name.rpartition("/")[2] for name in known]
         print(f"error: {options.page}: no such page; {suggestion(options.page, names)}", file=sys.stderr)
+        return 2
+    heading = options.page.partition("#")[2]
+    if heading and heading not in (there := headings(known[chosen])):
+        print(f"error: {options.page}: no such heading in {chosen}; {suggestion(heading, there)}", file=sys.stderr)
         return 2
     print(as_text(known[chosen]).rstrip())
     return 0
