@@ -23,7 +23,7 @@ PUBLISHED: dict[str, Rule] = {
 }
 """Rule of the scorer whose numbers are published for a shipped benchmark: DAPO's `math_dapo`, the value of an
 expression (math-verify), the number (lm-evaluation-harness). On `SPELLINGS` the benchmark's own is not stricter, which
-a test holds (tests/preflight/test_rules.py); `math_dapo` also takes a formula out of any text, whatever the text says."""
+a test holds (tests/preflight/test_rules.py); `math_dapo` also takes a formula out of any text, whatever that says."""
 
 
 Scoring = tuple[Rule, Extraction]

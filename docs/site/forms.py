@@ -45,8 +45,8 @@ def table() -> str:
     names = " | ".join(f"`{name}`" for name in EXTRACTIONS)
     head = f"| reference | response | {names} |\n|---|---|{'---|' * len(EXTRACTIONS)}"
     places = [
-        f"| {_code(answer)} | {_code(response)} | {' | '.join(accepting(response, answer, name) for name in EXTRACTIONS)} |"
-        for response, answer in PLACES
+        f"| {_code(answer)} | {_code(text)} | {' | '.join(accepting(text, answer, name) for name in EXTRACTIONS)} |"
+        for text, answer in PLACES
     ]
     written = []
     for reference, answers in WRITTEN:
