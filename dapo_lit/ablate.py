@@ -156,7 +156,8 @@ def base_run(options: argparse.Namespace, own: Sequence[str]) -> tuple[list[str]
     """The settings that the arms of a technique share, and the other techniques that are on in both."""
     if not options.as_given:
         return ["+experiment=hf", *proposed(options, own), *own], DAPO
-    switches = compose(*own).algorithm.techniques
+    # Keys of the study exist once it is chosen, below.
+    switches = compose(*(given for given in own if not given.startswith("study."))).algorithm.techniques
     on = frozenset(name for name in REGISTER if getattr(switches, name))
     return [given for given in own if not given.startswith("algorithm.techniques.")], on
 
@@ -412,6 +413,8 @@ def probed(
         *settings, f"study.arm='{arm}'", f"study_name={study.study_name}_probe/epochs_{epochs}", "study.until=null",
         f"budget.steps={PROBE_STEPS}", "algorithm.optimizer.warmup_steps=0", "evaluation.final_samples=null",
         f"algorithm.epochs={epochs}", "logger.rollouts_every=1",
+        # the base policy that the study starts with
+        *[f"seed={seed}" for seed in study.own_study.seeds[:1] if not any(s.startswith("seed=") for s in settings)],
     ]  # fmt: skip
     if study.task.eval_path or study.task.name != "file":
         overrides.append("task.num_heldout=1")
