@@ -122,8 +122,12 @@ def _look(look: Look) -> dict[str, Any]:
 
 def _run(run: Run, keys: Sequence[str], base: str) -> dict[str, Any]:
     rows = run.metrics
-    columns = {key: run.series(key).reindex(rows.index) for key in [*AXES, *keys] if key in rows}
-    values = {key: [float(f"{v:.6g}") if v == v else None for v in column] for key, column in columns.items()}
+    columns = {key: run.series(key) for key in [*AXES, *keys] if key in rows}
+    values = {}
+    for key, column in columns.items():
+        if len(column) < len(rows):
+            column = column.reindex(rows.index)
+        values[key] = [float(f"{v:.6g}") if v == v else None for v in column.tolist()]
     spoilt = [key for key in keys if run.has_nonfinite(key)]
     return {
         "arm": run.arm, "seed": run.seed, "base": base, "values": {"step": rows.index.tolist()} | values,
