@@ -41,7 +41,9 @@ def on_data(technique: str, *more: str) -> list[str]:
 STUDIES = {
     "dynamic sampling on sums": as_given("dynamic_sampling", "joint", "factorial_joint", 4),
     "dynamic sampling on programs": as_given("dynamic_sampling", "programs", "factorial_half_programs", 4),
-    "dynamic sampling on parity": as_given("dynamic_sampling", "parity", "factorial_half_parity", 4),
+    "clip-higher on parity, two epochs": as_given(
+        "clip_higher", "parity", "factorial_half_parity", 4, "algorithm.epochs=2"
+    ),
     "dynamic sampling with a calculator": as_given("dynamic_sampling", "calculator", "factorial_half_calculator", 4),
     "soft punishment on sums": as_given("soft_overlong_punishment", "joint", "whose_penalty_joint", 6),
     "token-level loss on sums": as_given("token_level_loss", "joint", "factorial_joint", 4),

@@ -75,7 +75,7 @@ def flags_first(arguments: Sequence[str]) -> list[str]:
     def refuse(message: str) -> NoReturn:
         raise ConfigError(message)
 
-    parser.error = refuse  # type: ignore[method-assign]  # argparse would print its usage too, and exit
+    parser.error = refuse  # argparse would print its usage too, and exit
     parser.parse_args([*flags, *others])
     return [*flags, *others]
 

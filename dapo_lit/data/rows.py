@@ -105,24 +105,25 @@ class BadRows(AbstractContextManager[None]):
         """Raises DataError naming the bad rows, if there are any."""
         if not self.count:
             return
-        lines = [self._line(rows, self.counts[kind]) for kind, rows in self.kinds.items()]
+        rows = num_good + self.count
+        lines = [self._line(bad, self.counts[kind], rows) for kind, bad in self.kinds.items()]
         if (others := len(self.counts) - len(self.kinds)) > 0:
             lines.append(f"... and {others:,} more kinds of faults")
         if len(lines) > 1:
-            lines.append(f"{self.count:,} of {num_good + self.count:,} rows cannot be used; correct or delete them")
+            lines.append(f"{self.count:,} of {rows:,} rows cannot be used; correct or delete them")
         raise DataError("\n".join(lines))
 
     @staticmethod
-    def _line(rows: Sequence[RowError], count: int) -> str:
-        """The first row's message, and where else."""
-        first, *others = rows
+    def _line(bad: Sequence[RowError], count: int, rows: int) -> str:
+        """The first row's message, and where else; count: bad rows of this kind, of so many rows."""
+        first, *others = bad
         if not others:
             return str(first)
         places = ", ".join(
             one.place if one.file == first.file else f"{one.file} {one.place}" for one in others[: PLACES - 1]
         )
         more = f" and {count - PLACES:,} more" if count > PLACES else ""
-        return f"{first} (and {places}{more})"
+        return f"{first} (and {places}{more}, of {rows:,} rows)"
 
 
 def read_rows(file: Path, bad_rows: BadRows) -> Iterator[Row]:
