@@ -48,10 +48,3 @@ def test_without_a_name_the_pages_are_listed_and_a_slip_gets_the_nearest(capsys:
     assert Path(lines[-1].split()[1]).is_file()
     assert main(["clister"]) == 2
     assert capsys.readouterr().err == "error: clister: no such page; did you mean cluster?\n"
-
-
-def test_a_heading_that_a_page_has_not_is_refused_and_those_that_messages_name_are_there(capsys) -> None:
-    assert main(["rewards.md#nothing"]) == 2
-    assert "no such heading in rewards; known: rewards, " in capsys.readouterr().err
-    named = {"docs/evaluation.md#benchmarks", "docs/rewards.md#your-own-reward", "docs/rewards.md#missing-verdicts"}
-    assert [main([page]) for page in named] == [0] * len(named)

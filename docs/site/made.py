@@ -92,6 +92,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "scripts_read": measured.scripts_read,
     "trl_examples": measured.trl_examples,
     "finished_logs": measured.finished_logs,
+    "first_minutes": measured.first_minutes,
+    "estimates": measured.estimates,
     "power": measured.power,
     "sampling_costs": measured.sampling_costs,
     "steps_ahead": measured.steps_ahead,
