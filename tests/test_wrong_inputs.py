@@ -22,6 +22,7 @@ WRONG = [
     # a key, a value, a group
     ("train", ["algorithm.clip.hgh=1"], "algorithm.clip.hgh algorithm.clip.high"),
     ("train", ["+speed=1"], "speed seed"),
+    ("train", ["budget.tokens=0"], "budget.tokens_generated?"),
     ("train", ["four_sums"], "four_sums key=value"),
     ("train", ["seed=[1"], "seed=[1"),
     ("train", ["study_name=../x"], "study_name '../x' runs_dir"),

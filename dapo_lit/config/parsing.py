@@ -237,6 +237,8 @@ def unknown_key(path: Sequence[str], schema: type[Section] = Config, rest: Seque
         hint = f"did you mean {' or '.join(own)}?"
     elif near := near_key(word, siblings):
         hint = f"did you mean {form.format(near)}?"
+    elif longer := [name for name in siblings if word in name.split("_")]:  # budget.tokens of tokens_generated
+        hint = f"did you mean {' or '.join(map(form.format, longer))}?"
     elif len(path) == 1 and word.startswith("exp"):  # a group, not a key
         hint = "did you mean +experiment=NAME?"
     elif near := near_key(word, leaves):

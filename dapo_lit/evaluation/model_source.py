@@ -79,7 +79,8 @@ def open_model(ckpt: str | None, policy: Policy, device: str) -> EvaluatedModel:
                 f"ckpt={ckpt}: there is no run, checkpoint or model of this name here or on a model hub; a run is "
                 "evaluated by its folder, runs/<study>/<arm>/seed_<n>"
             )
-            raise ConfigError(missing if ckpt and not place.exists() else str(error)) from None
+            known = str(error) if ckpt else f"{error} ckpt= names a run or a model's folder to evaluate"
+            raise ConfigError(missing if ckpt and not place.exists() else known) from None
         files = _tokenizer_digest(where, model, tokenizer)
         evaluated = EvaluatedModel(place.name if ckpt else policy.name, model, tokenizer, files)
     chosen = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
