@@ -73,3 +73,10 @@ def test_braces_cost_what_their_text_costs(text: str):
     started = time.process_time()
     assert len(braces(text)) == 1  # none of these is a list that a script could mean
     assert time.process_time() - started < 1
+
+
+def test_a_script_whose_brackets_do_not_close_is_refused_before_its_grammar_takes_seconds():
+    started = time.process_time()
+    with pytest.raises(ConfigError, match=r"run\.sh: has brackets or quotes that do not close"):
+        command_settings(f"{'((x)) ' * 10_000}{'(' * 20_000}\n{RUN}8", "run.sh")
+    assert time.process_time() - started < 1.5
