@@ -29,7 +29,7 @@ from dapo_lit_tools.conversion.shell_words import (
 
 MOST_STATEMENTS = 20_000
 """Of a script with its loops; verl's longest has some hundred."""
-MOST_PARSING_S = 0.5
+MOST_PARSING_S = 0.3
 """Processor time for the grammar, which takes milliseconds: what does not close costs it seconds."""
 DEEPEST = 60
 """Statements within each other, calls of functions included."""
@@ -135,7 +135,8 @@ class _Walker:
         finally:
             BASH.reset()
             self.parsing_s += time.thread_time() - started
-        return tree.root_node
+        # A node of that tree finds its text by reading from the start; one of bytes has it, and the old tree is reused.
+        return BASH.parse(source, tree).root_node
 
     def _block(self, node: Node) -> None:
         self._all(node.children)
