@@ -26,7 +26,7 @@ CONTROL = re.compile(
 
 
 def printable(text: str) -> str:
-    """Text from a model or a file without the C0 and C1 control characters that a terminal would obey, and turns of direction.
+    """Text from a model or a file without the control characters that a terminal would obey, and marks of direction.
 
     >>> printable("a\\u202e\\x1b[31mred\\x1b]52;c;ZXZpbA==\\x07\\tb\\r\\x9b2Kc")
     'ared\\tbc'
