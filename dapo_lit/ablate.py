@@ -22,10 +22,9 @@ import io
 import json
 import re
 import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, TextIO
@@ -40,7 +39,6 @@ from ablations.files.metrics_file import read_metrics
 from ablations.files.tables import read_table
 from ablations.screen import on_screen
 from ablations.techniques import DAPO, REGISTER, step_mean
-from ablations.texts import read_text
 from ablations.trainer import flatten
 from dapo_lit.callable_module import make_callable
 from dapo_lit.cli.command import compose, exit_code_of, run_command
@@ -55,14 +53,23 @@ if TYPE_CHECKING:
 SCHEMA = "dapo_lit/ablate/1"
 ALL = "all"
 PROBE_STEPS = 3
-PROBE_SECONDS = "seconds.txt"
-"""In the folder of a probe: what it took, checks left out."""
 FEW_MIXED = 0.02
 """Share of mixed groups in the probe below which a warning says that nearly nothing is learned."""
 EPOCHS = (2, 4, 8)
 """Times the epochs of the run, in the probes for clip-higher."""
 Start = tuple[Path, list[str]]
 """The folder of a study, and the command line that runs it."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A few steps of an arm."""
+
+    rows: list[dict[str, Any]]
+    algorithm: dict[str, Any]
+    """Its settings below `algorithm`."""
+    start_s: float
+    """What it took besides its steps, checks left out."""
 
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -129,10 +136,10 @@ def ablate(options: argparse.Namespace, own: list[str], typed: str, planned: lis
     ]  # fmt: skip
     config, record = compose(*settings, f"study.arm='{arm}'"), REGISTER[technique]
     check_code(config)
-    rows, acts = probe(technique, config, settings, 1)
+    tried, acts = probe(technique, config, settings, 1)
     if acts:
         treated = compose(*settings, f"study.arm='{treated_arm}'")
-        estimate = estimated(config, rows, treated)
+        estimate = estimated(config, tried, treated)
         print("\n".join(cost(estimate)), flush=True)
         study = ["-m", *settings, "preflight=false"]
         if options.json == "true":
@@ -156,7 +163,8 @@ def base_run(options: argparse.Namespace, own: Sequence[str]) -> tuple[list[str]
     """The settings that the arms of a technique share, and the other techniques that are on in both."""
     if not options.as_given:
         return ["+experiment=hf", *proposed(options, own), *own], DAPO
-    switches = compose(*own).algorithm.techniques
+    # Keys of the study exist once it is chosen, below.
+    switches = compose(*(given for given in own if not given.startswith("study."))).algorithm.techniques
     on = frozenset(name for name in REGISTER if getattr(switches, name))
     return [given for given in own if not given.startswith("algorithm.techniques.")], on
 
@@ -202,15 +210,15 @@ def ablate_part(options: argparse.Namespace, own: list[str], planned: list[dict[
     check_code(config)
     # Before the probe, which trains the arm without it.
     check_algorithm(other := compose(*settings, f"study.arm='{treated.name}'"))
-    rows, _ = probed(config, settings, reference.name, 1, name)
+    tried = probed(config, settings, reference.name, 1, name)
     if record:
-        acts, amount = record.condition.judged(rows, on=False)
+        acts, amount = record.condition.judged(tried.rows, on=False)
         print(f"  {amount}", flush=True)
         if acts is False:
             raise UserError(
                 f"{record.label} would have next to nothing to act on, so no study is run.\n{record.condition.lever}"
             )
-    estimate = estimated(config, rows, other)
+    estimate = estimated(config, tried, other)
     print("\n".join(cost(estimate)), flush=True)
     study = ["-m", *settings, "preflight=false"]
     if options.json == "true":
@@ -242,14 +250,15 @@ def ablate_all(options: argparse.Namespace, own: list[str], planned: list[dict[s
     base = ["+experiment=hf", *proposed(options, own), *own, "+study=leave_one_out", "study.name=ablate_all"]
     config = compose(*base, "study.arm=dapo")
     check_code(config)
-    rows, algorithm = probed(config, base, "dapo", 1)
+    tried = probed(config, base, "dapo", 1)
+    rows = tried.rows
     for technique, record in REGISTER.items():
-        found = advice(technique, rows, algorithm, ())
+        found = advice(technique, rows, tried.algorithm, ())
         print(f"  {record.label}: {'' if found.acts else 'has next to nothing to act on; '}{found.amount}")
     known, steps, budget = findings(), config.budget.steps, minutes(options.budget) if options.budget else None
     seconds, workers = rows[-1]["wall_s"] / rows[-1]["step"], workers_for(config, 16 * LEAST)
     named = {arm.name: "dynamic_sampling" in arm.on for design in DESIGNS for arm in ARMS[design]()}
-    runs = run_costs(config, rows, named)
+    runs = run_costs(config, tried, named)
     minutes_of = {arm: run.seconds / 60 for arm, run in runs.items()}
     choice = affordable(minutes_of, workers, budget)
     if choice is None:
@@ -379,8 +388,8 @@ def propose_template(extraction: str, is_chat: bool) -> str:
     return fitting.get((extraction, is_chat), "chat" if is_chat else "plain")
 
 
-def probe(technique: str, study: Config, settings: Sequence[str], times: int) -> tuple[list[dict[str, Any]], bool]:
-    """Trains a few steps without the technique, in a process of its own; the rows, and whether it could act there.
+def probe(technique: str, study: Config, settings: Sequence[str], times: int) -> tuple[Probe, bool]:
+    """Trains a few steps without the technique, in a process of its own; also says whether it could act there.
 
     times: those of the epochs of the run; the checks are made for the run's own only.
 
@@ -388,23 +397,22 @@ def probe(technique: str, study: Config, settings: Sequence[str], times: int) ->
     """
     from ablations.compare.advice import advice, findings
 
-    rows, algorithm = probed(study, settings, str(study.own_study.arm), times, REGISTER[technique].label)
-    found = advice(technique, rows, algorithm, findings())
+    tried = probed(study, settings, str(study.own_study.arm), times, REGISTER[technique].label)
+    found = advice(technique, tried.rows, tried.algorithm, findings())
     like = [f"like {found.like[0]}"] if found.like else ["no study of this project resembles it"] * (times == 1)
     print(*(f"  {line}" for line in (found.amount, *like)), sep="\n", flush=True)
-    return rows, bool(found.acts)
+    return tried, bool(found.acts)
 
 
-def probed(
-    study: Config, settings: Sequence[str], arm: str, times: int, without: str = ""
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Trains a few steps of an arm in a process of its own; its rows, and its settings below `algorithm`.
+def probed(study: Config, settings: Sequence[str], arm: str, times: int, without: str = "") -> Probe:
+    """Trains a few steps of an arm in a process of its own.
 
     without: the technique that the arm lacks, for the screen.
 
     Raises UserError: no group had both right and wrong answers, so no arm of a study would learn from any.
     """
     from ablations.compare.advice import updates_of
+    from dapo_lit.cli.study_cost import used
     from dapo_lit.runs.run_folder import run_path
 
     epochs = study.algorithm.epochs * times
@@ -412,6 +420,8 @@ def probed(
         *settings, f"study.arm='{arm}'", f"study_name={study.study_name}_probe/epochs_{epochs}", "study.until=null",
         f"budget.steps={PROBE_STEPS}", "algorithm.optimizer.warmup_steps=0", "evaluation.final_samples=null",
         f"algorithm.epochs={epochs}", "logger.rollouts_every=1",
+        # the base policy that the study starts with
+        *[f"seed={seed}" for seed in study.own_study.seeds[:1] if not any(s.startswith("seed=") for s in settings)],
     ]  # fmt: skip
     if study.task.eval_path or study.task.name != "file":
         overrides.append("task.num_heldout=1")
@@ -437,7 +447,7 @@ def probed(
         )
     if mixed < FEW_MIXED:
         print("  warning: hardly any group has both right and wrong answers, and others do not teach what is right")
-    return rows, algorithm
+    return Probe(rows, algorithm, max(0.0, used([run]).seconds - rows[-1]["wall_s"]))
 
 
 def train_probe(config: Config, overrides: list[str]) -> None:
@@ -449,11 +459,7 @@ def train_probe(config: Config, overrides: list[str]) -> None:
     log.parent.mkdir(parents=True, exist_ok=True)
     print(f"training {config.budget.steps} steps; what they print is in {log}", flush=True)
     with log.open("a", encoding="utf-8") as opened, redirect_stdout(StepLines(opened, sys.stdout)):
-        started = time.monotonic()
         train(config.model_copy(update={"preflight": False}), overrides)
-    # A probe that was there already took its time in an earlier call.
-    if not (kept := log.with_name(PROBE_SECONDS)).exists():
-        kept.write_text(f"{time.monotonic() - started}\n", encoding="utf-8")
 
 
 class StepLines(io.TextIOBase):
@@ -474,16 +480,14 @@ class StepLines(io.TextIOBase):
         self.log.flush()
 
 
-def run_costs(config: Config, rows: Sequence[dict[str, Any]], arms: Mapping[str, bool]) -> dict[str, "RunCost"]:
+def run_costs(config: Config, tried: Probe, arms: Mapping[str, bool]) -> dict[str, "RunCost"]:
     """What a run of each arm takes; `arms` says which have dynamic sampling. config: of the arm that was probed."""
     from dapo_lit.cli.study_cost import run_cost
 
-    place = Path(config.runs_dir) / f"{config.study_name}_probe" / f"epochs_{config.algorithm.epochs}" / PROBE_SECONDS
-    start_s = max(0.0, float(read_text(place)) - rows[-1]["wall_s"])
-    return {arm: run_cost(config, rows, start_s, on) for arm, on in arms.items()}
+    return {arm: run_cost(config, tried.rows, tried.start_s, on) for arm, on in arms.items()}
 
 
-def estimated(config: Config, rows: Sequence[dict[str, Any]], other: Config) -> dict[str, Any]:
+def estimated(config: Config, tried: Probe, other: Config) -> dict[str, Any]:
     """Pairs, time and tokens of the study, and the effect that it can show if every completion were a coin.
 
     config: of the arm that was probed. other: of the one that it is compared with.
@@ -491,10 +495,10 @@ def estimated(config: Config, rows: Sequence[dict[str, Any]], other: Config) -> 
     from ablations.compare.sequential import planned_looks
     from ablations.compare.statistics import smallest_effect
 
-    study, steps = config.own_study, config.budget.steps
+    study, steps, rows = config.own_study, config.budget.steps, tried.rows
     looks = planned_looks(study.max_pairs) if study.until else (len(study.seeds),)
     arms = {str(one.own_study.arm): one.algorithm.techniques.dynamic_sampling for one in (config, other)}
-    runs = run_costs(config, rows, arms)
+    runs = run_costs(config, tried, arms)
     seconds, tokens = (sum(getattr(run, key) for run in runs.values()) for key in ("seconds", "tokens"))
     noise, workers = sampling_noise(config, rows), workers_for(config, 2 * looks[0])
     costs = []

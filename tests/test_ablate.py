@@ -11,7 +11,8 @@ from command_line import run_cli
 from jsonschema import Draft202012Validator
 
 import dapo_lit
-from dapo_lit.ablate import agreed, parse_arguments
+from ablations.techniques import DAPO
+from dapo_lit.ablate import agreed, base_run, parse_arguments
 from dapo_lit.build.components import RunComponents
 from dapo_lit.cli.command import compose
 from dapo_lit.cli.study_cost import RunCost, run_cost
@@ -106,6 +107,13 @@ def test_a_probe_with_dynamic_sampling_bills_the_arm_without_it_for_one_round_an
     assert every == (2, 0)
     assert plain.seconds == pytest.approx(5 * 7.0 + 2 * answers / a_second)  # before and after
     assert run_cost(evaluated, rows, 0.0, False).seconds == pytest.approx(5 * 7.0 + 4 * answers / a_second)  # 2 and 4
+
+
+def test_keys_of_the_study_may_follow_a_whole_run():
+    """They exist once a study is chosen, which the run alone has not done."""
+    run = ["+experiment=dapo", "+regime=joint", "study.max_pairs=16", "study.seeds=[3]"]
+    options, own = parse_arguments(["dynamic_sampling", "--as-given", *run])
+    assert base_run(options, own) == (run, DAPO)
 
 
 @pytest.mark.parametrize(("typed", "starts"), [("y\n", True), ("\n", False), ("n\n", False), ("", False)])

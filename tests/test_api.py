@@ -208,7 +208,7 @@ def test_a_reader_that_is_gone_ends_the_command_too(tmp_path: Path, monkeypatch:
     command.write_text(
         f"#!{sys.executable} -S\n"
         "import os, signal, time\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs inherit it as ignored
+        "signal.signal(signal.SIGTERM, signal.default_int_handler)\n"  # a training's, which saves itself
         f"os.chdir({str(tmp_path)!r})\n"
         "try:\n"
         "    print('step 1', flush=True)\n"

@@ -1,12 +1,15 @@
-"""Every command that run.html and report.html print is one that the command takes."""
+"""Every command that run.html and report.html print, and every override that a message names, is taken."""
 
+import ast
 import html
 import re
 import shlex
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 import yaml
+from pydantic import TypeAdapter, ValidationError
 from synthetic_runs import write_run
 
 from ablations.command_text import setting
@@ -16,7 +19,9 @@ from ablations.designs import Arm
 from ablations.report.run_page import write_run_page
 from ablations.techniques import DAPO
 from dapo_lit.cli.command import checked
-from dapo_lit.config import Config
+from dapo_lit.cli.overrides import check_overrides, parsed
+from dapo_lit.config import Config, ConfigError
+from dapo_lit.config.parsing import section_of
 from dapo_lit_tools.commands.replay import parse_arguments as parse_replay
 
 REGIMES = sorted(file.stem for file in (Path(__file__).parents[1] / "conf" / "regime").glob("*.yaml"))
@@ -122,3 +127,62 @@ def test_the_commands_of_a_report_compose(tmp_path: Path) -> None:
         "dapo_lit.replay",
         "dapo_lit.report",
     ]
+
+
+ROOT = Path(__file__).parents[1]
+OVERRIDE = re.compile(
+    r"(?<![\w.$/{@-])(\+{0,2}(?:" + "|".join([*Config.model_fields, "experiment", "regime"]) + r")(?:\.\w+)*)=([\w.-]*)"
+)
+
+
+def said() -> dict[str, str]:
+    """Every override in a text of the package that is no docstring, with a place that says it. A value that the text
+    fills in is left out."""
+    found = {}
+    for package in ("dapo_lit", "dapo_lit_tools", "ablations"):
+        for file in sorted((ROOT / package).rglob("*.py")):
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+            lone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+            for node in ast.walk(tree):
+                text = ""
+                if isinstance(node, ast.JoinedStr):
+                    text = "".join(str(p.value) if isinstance(p, ast.Constant) else "\0" for p in node.values)
+                elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in lone:
+                    text = node.value
+                for match in OVERRIDE.finditer(text):
+                    rest = text[match.end() : match.end() + 1]
+                    value = "" if (rest and rest in "\0[({'\"<|$") or match[2].isupper() else match[2].rstrip(".-")
+                    found[f"{match[1]}={value}"] = f"{file.relative_to(ROOT)}:{node.lineno}"
+    return found
+
+
+def taken(override: str) -> bool:
+    """True if the schema has the key, and takes the value that is given."""
+    key, _, value = override.lstrip("+").partition("=")
+    if not value and "." not in key:  # a group, whose choice the text fills in
+        return True
+    try:
+        check_overrides([override])
+    except ConfigError:
+        return False
+    field, section = None, Config
+    for part in key.split("."):
+        if section is None or part not in section.model_fields:  # a group, or a key of a mapping that takes any
+            return True
+        field = section.model_fields[part]
+        section = section_of(field.annotation)
+    if not value or section is not None:
+        return True
+    try:
+        TypeAdapter(Annotated[field.annotation, field]).validate_python(parsed(override).value(), strict=False)
+    except ValidationError:
+        return False
+    return True
+
+
+def test_every_override_that_a_message_names_is_one_that_the_schema_takes() -> None:
+    overrides = said()
+    assert len(overrides) > 100
+    assert {override: place for override, place in overrides.items() if not taken(override)} == {}
+    assert not taken("algorithm.clip.hgh=0.28")
+    assert not taken("algorithm.clip.high=higher")

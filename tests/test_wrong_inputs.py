@@ -17,6 +17,8 @@ MONITORS = "lightning.pytorch.callbacks"
 EARLY = f"{MONITORS}.EarlyStopping"
 # what the line must hold, word by word: keys, files, values and what to write instead
 WRONG = [
+    ("train", ["-c", "dapo"], "--cfg 'dapo'"),
+    ("docs", ["rewards.md#nothing"], "rewards.md#nothing heading"),
     # a key, a value, a group
     ("train", ["algorithm.clip.hgh=1"], "algorithm.clip.hgh algorithm.clip.high"),
     ("train", ["+speed=1"], "speed seed"),

@@ -5,6 +5,7 @@ under the three kinds of colour blindness.
 """
 
 import io
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -62,6 +63,9 @@ RC: dict[Any, Any] = {
     "svg.hashsalt": "dapo_lit",
 }
 
+MADE_ID = re.compile(r'(?<=id=")[a-zA-Z][0-9a-f]{10}(?=")|(?<=#)[a-zA-Z][0-9a-f]{10}(?=["\)])')
+"""Names that matplotlib gives to parts of an SVG."""
+
 
 @dataclass(frozen=True)
 class Drawing:
@@ -78,7 +82,11 @@ class Drawing:
         buffer = io.BytesIO()
         with mpl.rc_context(RC):
             self.figure.savefig(buffer, format="svg", metadata={"Date": None})
-        return buffer.getvalue().decode()
+        names: dict[str, str] = {}
+        # Hashes of exact places, whose last digits the layout's solver leaves to chance: numbers instead, in order.
+        return MADE_ID.sub(
+            lambda found: names.setdefault(found[0], f"{found[0][0]}{len(names) + 1}"), buffer.getvalue().decode()
+        )
 
 
 @dataclass(frozen=True)

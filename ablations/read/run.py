@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from ablations.border import TEXT, TRUTH, WHOLE, checked, checked_table
@@ -118,7 +119,12 @@ class Run:
             column = self.metrics[key] if key in self.metrics else pd.Series(dtype=float, name=key)
             if not pd.api.types.is_numeric_dtype(column):
                 column = pd.to_numeric(column, errors="coerce")
-            self._series[key] = column[column.notna().to_numpy()]
+            values = column.to_numpy()
+            logged = ~np.isnan(values) if values.dtype.kind == "f" else column.notna().to_numpy()
+            # Arrays instead of a mask on the column: a page of a study makes a hundred thousand of these.
+            self._series[key] = (
+                column if logged.all() else pd.Series(values[logged], index=column.index[logged], name=key)
+            )
         return self._series[key]
 
     @cached_property

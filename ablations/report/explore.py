@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 from scipy import stats
 
 from ablations.border import is_share
@@ -122,8 +123,12 @@ def _look(look: Look) -> dict[str, Any]:
 
 def _run(run: Run, keys: Sequence[str], base: str) -> dict[str, Any]:
     rows = run.metrics
-    columns = {key: run.series(key).reindex(rows.index) for key in [*AXES, *keys] if key in rows}
-    values = {key: [float(f"{v:.6g}") if v == v else None for v in column] for key, column in columns.items()}
+    table = rows[[key for key in dict.fromkeys([*AXES, *keys]) if key in rows]]
+    if not all(map(pd.api.types.is_numeric_dtype, table.dtypes)):
+        table = table.apply(pd.to_numeric, errors="coerce")
+    # One array of all metrics: a page of a study has a hundred thousand columns.
+    columns = zip(table.columns, table.to_numpy(dtype=float).T.tolist(), strict=True)
+    values = {key: [float(f"{v:.6g}") if v == v else None for v in column] for key, column in columns}
     spoilt = [key for key in keys if run.has_nonfinite(key)]
     return {
         "arm": run.arm, "seed": run.seed, "base": base, "values": {"step": rows.index.tolist()} | values,

@@ -4,7 +4,9 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
+from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, ValueType
 from hydra.errors import HydraException
@@ -68,6 +70,13 @@ def flags_first(arguments: Sequence[str]) -> list[str]:
         raise ConfigError(
             f"{' and '.join(modes.values())}: one of them; a multirun has no config of its own, only its runs have"
         )
+    parser = get_args_parser()
+
+    def refuse(message: str) -> NoReturn:
+        raise ConfigError(message)
+
+    parser.error = refuse  # argparse would print its usage too, and exit
+    parser.parse_args([*flags, *others])
     return [*flags, *others]
 
 

@@ -66,13 +66,13 @@ def promise(study: Path, estimate: Mapping[str, Any]) -> None:
 
 
 def used(runs: Iterable[Path]) -> RunCost:
-    """The sum over runs that have ended."""
+    """The sum over runs that have ended; of one that was resumed the steps only, as nobody knows how long it paused."""
     seconds = tokens = 0.0
     for run in runs:
-        record = read_record(run)
+        record, last = read_record(run), read_metrics(run).rows[-1]
         start, end = (datetime.fromisoformat(record[key]) for key in ("started_at", "updated_at"))
-        seconds += (end - start).total_seconds()
-        tokens += read_metrics(run).rows[-1]["tokens_generated"]
+        seconds += last["wall_s"] if record.get("resumed_at") else (end - start).total_seconds()
+        tokens += last["tokens_generated"]
     return RunCost(seconds, tokens)
 
 

@@ -11,7 +11,10 @@ import csv
 import datetime
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -27,11 +30,22 @@ from dapo_lit.data.problem import is_number
 
 SUFFIXES = (".jsonl", ".parquet", ".csv", ".arrow")
 SHOWN = 20
-"""Bad rows that a message describes; the others are counted."""
+"""Kinds of faults that a message describes; the others are counted."""
+PLACES = 4
+"""Bad rows of a kind that a message names; the others are counted."""
 
 
 class RowError(DataError):
     """One row that cannot be used; the other rows may be fine."""
+
+    def __init__(self, file: Path, place: str, what: str) -> None:
+        super().__init__(f"{file}, {place}: {what}")
+        self.file, self.place, self.what = file, place, what
+
+    @property
+    def kind(self) -> str:
+        """What is wrong without the row's own values, so that many rows with one fault are one message."""
+        return re.sub(r'"[^"]*"|[-\d.]+', "", self.what)
 
 
 @dataclass(frozen=True)
@@ -61,38 +75,55 @@ class Row:
         return value
 
     def error(self, what: str) -> RowError:
-        return RowError(f"{self.file}, {self.place}: {what}")
+        return RowError(self.file, self.place, what)
 
 
 class BadRows(AbstractContextManager[None]):
-    """Collects the bad rows of a data set, so that one message can list them.
+    """Collects the bad rows of a data set, so that one message can name them: a line for each kind of fault.
 
     `with bad_rows:` records a RowError raised inside and continues behind the block.
     """
 
     def __init__(self) -> None:
         self.count = 0
-        self.first: list[str] = []
-        """Messages of the first SHOWN bad rows."""
+        self.kinds: dict[str, list[RowError]] = {}
+        """The first rows of each kind of fault, and one more where there are more; of the first kinds."""
+        self.counts: Counter[str] = Counter()
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
         if not isinstance(error, RowError):
             return False
         self.count += 1
-        if len(self.first) < SHOWN:
-            self.first.append(str(error))
+        self.counts[error.kind] += 1
+        if error.kind in self.kinds or len(self.kinds) < SHOWN:
+            rows = self.kinds.setdefault(error.kind, [])
+            if len(rows) <= PLACES:
+                rows.append(error)
         return True
 
     def check(self, num_good: int) -> None:
-        """Raises DataError listing the bad rows, if there are any."""
+        """Raises DataError naming the bad rows, if there are any."""
         if not self.count:
             return
-        lines = list(self.first)
-        if self.count > SHOWN:
-            lines.append(f"... and {self.count - SHOWN:,} more bad rows")
-        if self.count > 1:
-            lines.append(f"{self.count:,} of {num_good + self.count:,} rows cannot be used; correct or delete them")
+        rows = num_good + self.count
+        lines = [self._line(bad, self.counts[kind], rows) for kind, bad in self.kinds.items()]
+        if (others := len(self.counts) - len(self.kinds)) > 0:
+            lines.append(f"... and {others:,} more kinds of faults")
+        if len(lines) > 1:
+            lines.append(f"{self.count:,} of {rows:,} rows cannot be used; correct or delete them")
         raise DataError("\n".join(lines))
+
+    @staticmethod
+    def _line(bad: Sequence[RowError], count: int, rows: int) -> str:
+        """The first row's message, and where else; count: bad rows of this kind, of so many rows."""
+        first, *others = bad
+        if not others:
+            return str(first)
+        places = ", ".join(
+            one.place if one.file == first.file else f"{one.file} {one.place}" for one in others[: PLACES - 1]
+        )
+        more = f" and {count - PLACES:,} more" if count > PLACES else ""
+        return f"{first} (and {places}{more}, of {rows:,} rows)"
 
 
 def read_rows(file: Path, bad_rows: BadRows) -> Iterator[Row]:
@@ -136,6 +167,8 @@ def _read_jsonl(file: Path, bad_rows: BadRows) -> Iterator[Row]:
     with opened(file, error=DataError) as lines:
         for number, raw in enumerate(lines, start=1):
             row = Row(file, f"line {number}", {})
+            if number == 1 and raw.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+                raise DataError(f"{file}: UTF-16; save the file as UTF-8")
             with bad_rows:
                 try:
                     text = raw.decode("utf-8-sig" if number == 1 else "utf-8")

@@ -1,5 +1,6 @@
 """The pages of the documentation, which come with the package: `dapo-lit docs` lists them, `dapo-lit docs rewards`
-prints one, as a message names it (`docs/tutorials/cluster.md`) or by part of its name.
+prints one, as a message names it (`docs/tutorials/cluster.md`) or by part of its name, and `dapo-lit docs
+metrics.md#a-metric-of-your-own` one section.
 
 Links to experiments/ and to the code lead into the repository, which the package does not hold.
 """
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import dapo_lit
 from ablations.arguments import CommandParser
-from ablations.errors import suggestion
+from ablations.errors import UserError, suggestion
 from ablations.screen import on_screen
 from ablations.texts import read_text
 
@@ -47,6 +48,29 @@ def as_text(page: Path) -> str:
     return re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL)
 
 
+def section(text: str, anchor: str) -> str:
+    """The part of a page below a heading, whose name in links is given.
+
+    >>> section("# Page\\n## How to, *now*\\ntext\\n### More\\n## Next", "how-to-now")
+    '## How to, *now*\\ntext\\n### More'
+
+    Raises UserError: the page has no such heading.
+    """
+    lines, fenced = text.split("\n"), False
+    headings: list[tuple[int, int, str]] = []  # line, depth, name in links
+    for at, line in enumerate(lines):
+        fenced ^= line.startswith("```")
+        if not fenced and (heading := re.match(r"(#+) (.*)", line)):
+            words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading[2]).lower()
+            headings.append((at, len(heading[1]), re.sub(r"[^\w\- ]", "", words).strip().replace(" ", "-")))
+    start = next((place for place, (_, _, name) in enumerate(headings) if name == anchor), None)
+    if start is None:
+        raise UserError(f"#{anchor}: no such heading; {suggestion(anchor, [name for _, _, name in headings])}")
+    first, depth, _ = headings[start]
+    end = next((at for at, other, _ in headings[start + 1 :] if other <= depth), len(lines))
+    return "\n".join(lines[first:end])
+
+
 @on_screen()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
@@ -68,7 +92,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         names = [name.rpartition("/")[2] for name in known]
         print(f"error: {options.page}: no such page; {suggestion(options.page, names)}", file=sys.stderr)
         return 2
-    print(as_text(known[chosen]).rstrip())
+    text, anchor = as_text(known[chosen]), options.page.partition("#")[2]
+    try:
+        print((section(text, anchor) if anchor else text).rstrip())
+    except UserError as error:
+        print(f"error: {options.page.partition('#')[0]}{error}", file=sys.stderr)
+        return 2
     return 0
 
 

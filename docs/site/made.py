@@ -88,6 +88,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "agreement": measured.agreement,
     "scripts_read": measured.scripts_read,
     "trl_examples": measured.trl_examples,
+    "first_minutes": measured.first_minutes,
+    "estimates": measured.estimates,
     "power": measured.power,
     "sampling_costs": measured.sampling_costs,
     "steps_ahead": measured.steps_ahead,

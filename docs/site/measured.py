@@ -85,6 +85,36 @@ def trl_examples() -> str:
     return "\n".join(lines)
 
 
+# The first minutes and what `ablate` promises (benchmarks/first_run.py, benchmarks/estimates.py)
+
+
+def first_minutes() -> str:
+    """Markdown: README's two commands, seconds to each event."""
+    found = results("first_run")
+    events = {"first_line": "first line", "first_point": "first point of a curve", "whole": "end"}
+    lines = ["| | | s | processor s |", "|---|---|---:|---:|"]
+    for command, name in {"first": "`make train`", "second": "README's study"}.items():
+        row = found[command]
+        lines += [
+            f"| {name} | {said} | {row[event]:.0f} | {row[f'{event}_processor']:.0f} |"
+            for event, said in events.items()
+            if event in row
+        ]
+    return "\n".join(lines)
+
+
+def estimates() -> str:
+    """Markdown: tokens and seconds that `ablate` promised of small studies, and what they used."""
+    lines = ["| study | runs | tokens promised | used | ratio | s promised | used | ratio |", "|---|" + "---:|" * 7]
+    for row in results("estimates")["studies"]:
+        promised, used = row["promised"], row["used"]
+        cells = [f"{of[key]:,.0f}" for key in ("tokens", "seconds") for of in (promised, used)]
+        ratios = [f"{promised[key] / used[key]:.2f}" for key in ("tokens", "seconds")]
+        shown = [row["study"], str(used["runs"]), *cells[:2], ratios[0], *cells[2:], ratios[1]]
+        lines.append("| " + " | ".join(shown) + " |")
+    return "\n".join(lines)
+
+
 # TRL (benchmarks/vs_trl.py)
 
 

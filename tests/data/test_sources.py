@@ -187,10 +187,21 @@ def test_a_row_of_parquet_is_named_by_its_number_and_an_id_by_both_places(tmp_pa
     assert "rows.jsonl, line 1" in message
 
 
-def test_bad_rows_are_listed_in_one_message_twenty_in_full_and_the_rest_as_a_count(write_jsonl):
+def test_bad_rows_with_one_fault_are_one_line_that_says_how_many_and_each_other_fault_has_its_own(write_jsonl):
     many = message_of(write_jsonl(SUM, *[{"problem": "?"}] * 25))
-    assert many.count("rows.jsonl, line ") == 20
-    assert "25 of 26" in many
+    assert many.count("\n") == 0
+    assert "rows.jsonl, line 2: " in many
+    assert many.endswith("(and line 3, line 4, line 5 and 21 more, of 26 rows)")
+    wrong = [{"problem": "?", "answer": {"value": n}} for n in range(3)]
+    first, second, count = message_of(write_jsonl(SUM, *wrong, {"problem": "", "answer": "5"})).splitlines()
+    assert first.endswith("(and line 3, line 4, of 5 rows)")
+    assert "line 5: `problem` is empty" in second
+    assert "4 of 5 rows" in count
+
+
+def test_a_utf_16_file_is_one_line_that_names_the_file(tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps(SUM) + "\n" + json.dumps(PRODUCT), encoding="utf-16")
+    assert message_of(str(tmp_path / "rows.jsonl")) == f"{tmp_path}/rows.jsonl: UTF-16; save the file as UTF-8"
 
 
 def test_values_that_json_does_not_have_become_text_as_soon_as_they_are_read(tmp_path):
