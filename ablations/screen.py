@@ -21,13 +21,14 @@ CONTROL = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, the cursor
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x90-\x9f]*(?:\x07|\x1b\\|\x9c)"  # OSC and the like: the clipboard
     r"|\x1b[ -/]*[0-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+    r"|[\u202a-\u202e\u2066-\u2069]"  # what turns the direction of all that follows in the line
 )
 
 
 def printable(text: str) -> str:
-    """Text from a model or a file without the C0 and C1 control characters that a terminal would obey.
+    """Text from a model or a file without the control characters that a terminal would obey, and marks of direction.
 
-    >>> printable("a\\x1b[31mred\\x1b]52;c;ZXZpbA==\\x07\\tb\\r\\x9b2Kc")
+    >>> printable("a\\u202e\\x1b[31mred\\x1b]52;c;ZXZpbA==\\x07\\tb\\r\\x9b2Kc")
     'ared\\tbc'
     """
     return CONTROL.sub("", text)

@@ -2,7 +2,9 @@
 processor time and 500 MB, by one line.
 
 `make sweeps` draws 10,000; DAPO_LIT_BOMBS and DAPO_LIT_SEED say how many and which. A bomb that is found is drawn again
-by its number: `python tests/test_bombs.py 1234` writes it and says what its reader did.
+by its number, and what its reader did is printed:
+
+    PYTHONPATH=tests:tests/ablations:tests/policy python tests/test_bombs.py 1234
 """
 
 import ctypes

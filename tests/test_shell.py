@@ -5,6 +5,7 @@
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from dapo_lit.config import ConfigError
 from dapo_lit_tools.conversion.foreign_scripts import command_settings
 from dapo_lit_tools.conversion.shell import walk
+from dapo_lit_tools.conversion.shell_words import braces
 
 CONSTRUCTIONS = sorted((Path(__file__).parent / "shell_constructions").glob("*.sh"))
 
@@ -64,3 +66,17 @@ def test_a_script_that_wants_arguments_is_walked_to_its_command():
 def test_a_script_that_does_not_end_is_refused_in_one_line(text: str):
     with pytest.raises(ConfigError, match=r"run\.sh: "):
         command_settings(text + RUN + "8", "run.sh")
+
+
+@pytest.mark.parametrize("text", ["{" * 50_000, "{" * 25_000 + "}" * 25_000, "{a,b}" * 10_000, "{1..1}" * 8_000])
+def test_braces_cost_what_their_text_costs(text: str):
+    started = time.process_time()
+    assert len(braces(text)) == 1  # none of these is a list that a script could mean
+    assert time.process_time() - started < 1
+
+
+def test_a_script_whose_brackets_do_not_close_is_refused_before_its_grammar_takes_seconds():
+    started = time.process_time()
+    with pytest.raises(ConfigError, match=r"run\.sh: has brackets or quotes that do not close"):
+        command_settings(f"{'((x)) ' * 10_000}{'(' * 20_000}\n{RUN}8", "run.sh")
+    assert time.process_time() - started < 1.5

@@ -163,9 +163,16 @@ class Policy(Section):
         if not self.path and not self.architecture:
             yield ("policy.architecture is needed if policy.path is null; or give policy.path a hub id or a folder")
         for key, value in (self.architecture or {}).items():
-            is_size = key.startswith("num_") or key.endswith("_size") or key == "max_position_embeddings"
+            is_size = key.startswith("num_") or key.endswith("_size") or key in ("max_position_embeddings", "head_dim")
             if is_size and value is not None and (type(value) is not int or value < 1):
                 yield f"architecture.{key}={as_written(value)}: a size is an integer of at least 1"
+            # transformers checks the other names of a configuration when it makes one, which `plan` need not do
+            if key == "model_type" and not isinstance(value, str):
+                yield f"architecture.{key}={as_written(value)}: it must be a name of transformers, such as qwen2"
+            if key == "tie_word_embeddings" and not isinstance(value, bool):
+                yield f"architecture.{key}={as_written(value)}: it must be true or false"
+            if key == "rope_theta" and (isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0):
+                yield f"architecture.{key}={as_written(value)}: it must be a number above 0"
         if self.path and self.base_from:
             yield (f"policy.base_from={self.base_from} is where base policies are, and policy.path={self.path} is none")
 

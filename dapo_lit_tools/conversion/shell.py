@@ -8,6 +8,7 @@ them adds to an array is a word with a condition. A variable that has a default 
 """
 
 import re
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ from dapo_lit_tools.conversion.shell_words import (
 
 MOST_STATEMENTS = 20_000
 """Of a script with its loops; verl's longest has some hundred."""
+MOST_PARSING_S = 0.3
+"""Processor time for the grammar, which takes milliseconds: what does not close costs it seconds."""
 DEEPEST = 60
 """Statements within each other, calls of functions included."""
 WRAPPERS = ("command", "env", "exec", "nohup", "stdbuf", "sudo", "time", "timeout")
@@ -87,6 +90,7 @@ class _Walker:
         self.source = b""
         self.branch: list[str] = []
         self.statements = self.depth = 0
+        self.parsing_s = 0.0
         self.may_leave = False
         """A branch that may be taken ends the loop that is walked, so that it is not walked again."""
         self.statements_of: dict[str, Callable[[Node], None]] = {
@@ -110,13 +114,29 @@ class _Walker:
 
     def start(self, text: str) -> None:
         self.source = text.encode()
-        tree = BASH.parse(self.source)
+        root = self._parsed()
         try:
-            self._block(tree.root_node)
+            self._block(root)
         except _LeavingError:
             pass
         except RecursionError:
             raise ConfigError(f"{self.place}: is nested too deep") from None
+
+    def _parsed(self) -> Node:
+        source, started = self.source, time.thread_time()
+        try:
+            # tree-sitter asks whether to go on only while it reads through a function.
+            tree = BASH.parse(
+                lambda offset, _: source[offset : offset + 65_536],
+                progress_callback=lambda *_: self.parsing_s + time.thread_time() - started > MOST_PARSING_S,
+            )
+        except ValueError:
+            raise ConfigError(f"{self.place}: has brackets or quotes that do not close, which is no script") from None
+        finally:
+            BASH.reset()
+            self.parsing_s += time.thread_time() - started
+        # A node of that tree finds its text by reading from the start; one of bytes has it, and the old tree is reused.
+        return BASH.parse(source, tree).root_node
 
     def _block(self, node: Node) -> None:
         self._all(node.children)
@@ -426,7 +446,7 @@ class _Walker:
             return
         self.words.count(len(text))
         before, self.source = self.source, text.encode()
-        self._run_all(BASH.parse(self.source).root_node)
+        self._run_all(self._parsed())
         self.source = before
 
     def _run_all(self, node: Node) -> None:

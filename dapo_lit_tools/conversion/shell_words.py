@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from fnmatch import translate
 from functools import lru_cache
-from itertools import product
+from itertools import pairwise, product
 from typing import Literal
 
 from tree_sitter import Node
@@ -86,41 +86,58 @@ def matches(text: str, pattern: str) -> bool:
 
 
 def braces(text: str) -> list[str]:
-    """The words that `a{b,c}` and `{1..3}` stand for.
+    """The words that `a{b,c}` and `{1..3}` stand for; the text itself if they are more than a script has.
 
     >>> braces("x{a,b}{1..2}"), braces("{a: 1}"), braces("[{a}]")
     (['xa1', 'xa2', 'xb1', 'xb2'], ['{a: 1}'], ['[{a}]'])
     """
-    start = -1
-    while (start := text.find("{", start + 1)) >= 0:
-        depth, commas, end = 0, [start], -1
-        for place in range(start, len(text)):
-            if text[place] == "{":
-                depth += 1
-            elif text[place] == "}":
-                depth -= 1
-            elif text[place] == "," and depth == 1:
-                commas.append(place)
-            if depth == 0:
-                end = place
-                break
-        if end < 0:
-            continue
-        inner = [text[left + 1 : right] for left, right in zip(commas, [*commas[1:], end], strict=True)]
-        if len(inner) == 1:
-            ranged = re.fullmatch(r"(-?\d{1,6})\.\.(-?\d{1,6})(?:\.\.(-?\d{1,6}))?", inner[0])
-            if not ranged:
+    ends, commas = _pairs(text)
+
+    def options(start: int) -> list[str]:
+        """What a pair of braces stands for; none if it is no list and no range."""
+        end = ends[start]
+        if commas[start]:
+            cuts = [start, *commas[start], end]
+            return [word for left, right in pairwise(cuts) for word in words(left + 1, right)]
+        ranged = re.compile(r"(-?\d{1,6})\.\.(-?\d{1,6})(?:\.\.(-?\d{1,6}))?").fullmatch(text, start + 1, end)
+        if not ranged:
+            return []
+        first, last, step = int(ranged[1]), int(ranged[2]), abs(int(ranged[3] or 1)) or 1
+        span = range(first, last + 1, step) if first <= last else range(first, last - 1, -step)
+        return [str(number) for number in span[:MOST_BRACES]]
+
+    def words(first: int, last: int) -> list[str]:
+        """The words of text[first:last], between whose braces all pairs are whole."""
+        parts: list[list[str]] = []
+        number, done, start = 1, first, first - 1
+        while (start := text.find("{", start + 1, last)) >= 0:
+            if start not in ends or not (each := options(start)):
                 continue
-            first, last, step = int(ranged[1]), int(ranged[2]), abs(int(ranged[3] or 1)) or 1
-            span = range(first, last + 1, step) if first <= last else range(first, last - 1, -step)
-            options = [str(number) for number in span[:MOST_BRACES]]
-        else:
-            options = [word for part in inner for word in braces(part)]
-        rest = braces(text[end + 1 :])
-        if len(options) * len(rest) > MOST_BRACES:
-            return [text]
-        return [text[:start] + option + after for option, after in product(options, rest)]
-    return [text]
+            number *= len(each)
+            if number > MOST_BRACES or number * (last - first) > MOST_COPIED:
+                return [text[first:last]]
+            parts += [[text[done:start]], each]
+            start = ends[start]
+            done = start + 1
+        return ["".join(chosen) for chosen in product(*parts, [text[done:last]])]
+
+    return words(0, len(text))
+
+
+def _pairs(text: str) -> tuple[dict[int, int], dict[int, list[int]]]:
+    """Of each brace that is closed: where it ends, and its own commas."""
+    ends: dict[int, int] = {}
+    commas: dict[int, list[int]] = {}
+    opened: list[int] = []
+    for found in re.finditer("[{},]", text):
+        if found[0] == "{":
+            opened.append(found.start())
+            commas[found.start()] = []
+        elif opened and found[0] == "}":
+            ends[opened.pop()] = found.start()
+        elif opened:
+            commas[opened[-1]].append(found.start())
+    return ends, commas
 
 
 class Words:

@@ -146,6 +146,19 @@ def test_every_value_of_another_kind_is_refused_at_every_key_and_every_other_one
     assert refused > 3000
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("model_type", 1), ("model_type", None), ("tie_word_embeddings", 1), ("tie_word_embeddings", "yes"),
+     ("tie_word_embeddings", None), ("head_dim", True), ("head_dim", 4.0), ("num_hidden_layers", "2"),
+     ("hidden_size", 48.0), ("rope_theta", True), ("rope_theta", "1e4"), ("rope_theta", 0)],
+)  # fmt: skip
+def test_a_part_of_an_architecture_that_this_package_reads_is_as_strict_as_a_key(name, value):
+    tree = copy.deepcopy(trees()[1])
+    put(tree, f"policy.architecture.{name}", value)
+    with pytest.raises(ConfigError, match=rf"architecture\.{name}="):
+        parse(tree)
+
+
 def drawn_value(field: dict[str, Any], draw: Random) -> Any:
     """Any value, or one that the key allows."""
     allowed = [value for value in ODD if allows(field, value)]
