@@ -7,7 +7,6 @@ The names are loaded when they are used: a command that only reads runs needs ne
 """
 
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +52,8 @@ hand_over(
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":  # of the installed package; reading its metadata takes milliseconds, so on demand only
+        from importlib.metadata import version
+
         return version("dapo_lit")
     if name in MODULES:
         return import_module(f"dapo_lit.{name}")

@@ -3,7 +3,6 @@
 import os
 import runpy
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
 from ablations.errors import suggestion
@@ -34,6 +33,8 @@ def main() -> None:
         print("\n".join(f"  {command:<{width}}  {does}" for command, does in COMMANDS.items()))
         return
     if name == "--version":
+        from importlib.metadata import version  # as long as all else that a list of commands takes
+
         print(f"dapo_lit {version('dapo_lit')}")
         return
     if name not in COMMANDS:
