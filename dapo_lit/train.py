@@ -6,6 +6,7 @@ Prints a table of the policy before and after, and the paths of the run and its 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -337,10 +338,11 @@ def train_in(folder: RunFolder, config: Config, parts: RunComponents, run_start:
             folder.check_owner()  # what could not be written belongs to a folder that is no longer there
         if status == "failed":
             raise
-        kept = folder.checkpoints
-        further = f"continues from {kept[-1].name}" if kept else "starts again: there is no checkpoint yet"
-        cause.add_note(f"the same command with resume=true {further} (run: {folder.path})")
-        raise cause from None
+        raise with_what_was_kept(cause, folder) from None
+    if stop.requested and stop.number == signal.SIGINT:
+        loggers.close(exit_code=1)
+        folder.write_run(status="stopped", error="")
+        raise with_what_was_kept(KeyboardInterrupt(), folder)
     if stop.requested:
         loggers.close()
         folder.write_run(status="preempted")
@@ -350,6 +352,14 @@ def train_in(folder: RunFolder, config: Config, parts: RunComponents, run_start:
             requeue()
         raise SystemExit(0)  # ends a multirun too: the process was asked to stop, not only this run
     finish(folder, config, loggers, page)
+
+
+def with_what_was_kept(cause: BaseException, folder: RunFolder) -> BaseException:
+    """What ended a run, with a note on where the same command continues."""
+    kept = folder.checkpoints
+    further = f"continues from {kept[-1].name}" if kept else "starts again: there is no checkpoint yet"
+    cause.add_note(f"the same command with resume=true {further} (run: {folder.path})")
+    return cause
 
 
 def start_of(parts: RunComponents) -> dict[str, str | None]:

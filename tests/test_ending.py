@@ -73,7 +73,7 @@ def children(command: Command) -> list[str]:
 
 
 NOTHING = "starts again: there is no checkpoint yet"
-"""What a Ctrl-C during the updates of a step leaves, or one that reaches several ranks."""
+"""What a Ctrl-C during the updates of a step leaves."""
 CONTINUES = r"; the same command with resume=true continues from step_\d+\.ckpt \(run: \S+\)"
 SAVED = r"stopped on request after step \d+; continue with resume=true \(run: \S+\)"
 CASES = {
@@ -168,16 +168,13 @@ def test_a_command_that_is_ended_leaves_no_process_and_says_what_it_kept(name, h
     number = HOW.get(how, signal.SIGHUP)
     gently = case.saves_itself and number != signal.SIGINT
     assert ended.returncode == (0 if gently else 128 + number), ended.stderr
-    # Saving takes all ranks, and a Ctrl-C finds them at different places: what the last interval kept is there.
-    kept_by_interval = name == "fork" or (name, how) == ("ranks", "SIGINT")
-    for run in {file.parent for file in tmp_path.glob("runs/**/metrics.jsonl")} if not kept_by_interval else ():
+    for run in {file.parent for file in tmp_path.glob("runs/**/metrics.jsonl")} if name != "fork" else ():
         if not run.is_relative_to(tmp_path / RUN.parent) or name in ("train", "ranks"):
             assert f"step_{last_step(run):06d}.ckpt" in [file.name for file in complete(run / "checkpoints")], run
     if how != "closed terminal":
         said, by = ended.stdout + ended.stderr, "Ctrl-C" if number == signal.SIGINT else how
         line = case.asked if gently and case.asked else f"stopped by {by}{case.line}"
-        trained = tmp_path / ("runs/fork" if name == "fork" else RUN)
-        if kept_by_interval and how == "SIGINT" and not any(trained.glob("**/checkpoints/*.ckpt")):
+        if name == "fork" and how == "SIGINT" and not any(tmp_path.glob("runs/fork/**/checkpoints/*.ckpt")):
             line = line.replace(r"continues from step_\d+\.ckpt", NOTHING)
         assert len(re.findall(f"^{line}$", said, re.MULTILINE)) == 1, said
         assert len(re.findall("^stopped (?:by|on) ", said, re.MULTILINE)) == 1, said

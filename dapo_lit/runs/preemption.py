@@ -39,12 +39,17 @@ class StopSignal:
         """True from when half of the grace period is over: what is left of it may be needed to save."""
         return self.requested and time.monotonic() > self._patient_until
 
-    def install(self, grace_s: float) -> None:
-        """Replaces the trainer's own handlers, which would end the run without a checkpoint."""
+    def install(self, grace_s: float, ctrl_c: bool = False) -> None:
+        """Replaces the trainer's own handlers, which would end the run without a checkpoint.
+
+        ctrl_c: the first Ctrl-C asks too, and the second one ends the run at once.
+        """
 
         def on_signal(number: int, frame: FrameType | None) -> None:
             self.requested = True
             self.number = self.number or number
+            if number == signal.SIGINT:
+                signal.signal(number, self._before[number])
             self._patient_until = min(self._patient_until, time.monotonic() + grace_s / 2)
             signal.signal(signal.SIGALRM, out_of_time)
             signal.setitimer(signal.ITIMER_REAL, grace_s)
@@ -54,7 +59,7 @@ class StopSignal:
             os.write(2, line.encode())  # nothing that Python buffers: `print` may be what was interrupted
             os._exit(128 + (self.number or 0))
 
-        for number in stop_signals():
+        for number in stop_signals((*SIGNALS, signal.SIGINT) if ctrl_c else SIGNALS):
             self._before[number] = signal.signal(number, on_signal)
 
     def hand_over(self) -> None:
