@@ -149,8 +149,7 @@ def _json_lines(file: Path) -> Log:
         row: Row = {**checked(json_tree(line, place, StudyError), Line, place, StudyError)}
         rows.append({**row.get("data", row), "step": row.get("step")})
     names = list(dict.fromkeys(chain.from_iterable(rows)))
-    if rows and not any(row["step"] is not None for row in rows):
-        owned = _owned(rows, names)
+    if all(row["step"] is None for row in rows) and (owned := _owned(rows, names)).rows:
         return Log(file, _table(file, "line {}", owned.rows, owned.cell), guess=owned.said)
     return Log(file, _table(file, "line {}", rows))
 
