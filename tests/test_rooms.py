@@ -33,7 +33,7 @@ ARROWS = {
     "ranks": set(),
     "objective": set(),
     "config": {"techniques"},
-    "data": {"chat_template"},
+    "data": {"chat_template", "math_answers"},
     "model_worker": {"rewards"},
     "chat_template": {"model_worker", "rewards"},
     "tasks": {"data", "rewards", "environments", "math_answers"},

@@ -80,7 +80,7 @@ VALUES = st.lists(st.integers(-2, 10), min_size=PAIRS, max_size=PAIRS)
 def arrivals(gains: list[int], order: list[tuple[str, int]]) -> Iterator[Ended]:
     ended: dict[str, dict[int, float]] = {side: {} for side in WEIGHTS}
     for side, pair in order:
-        ended[side][pair] = gains[pair] * (side == "with") + 0.25 * pair
+        ended[side][pair] = gains[pair] * (side == "with") + 200 + 0.25 * pair  # neither shares nor percent
         yield ended
 
 
