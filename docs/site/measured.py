@@ -110,7 +110,8 @@ def first_minutes() -> str:
     """Markdown: README's two commands, seconds to each event."""
     found = results("first_run")
     events = {"first_line": "first line", "first_point": "first point of a curve", "whole": "end"}
-    lines = ["| | | s | processor s |", "|---|---|---:|---:|"]
+    machine = f"{found['machine']['processor']}, {found['machine']['cores']} cores"
+    lines = [f"| {machine} | | s | processor s |", "|---|---|---:|---:|"]
     for command, name in {"first": "`make train`", "second": "README's study"}.items():
         row = found[command]
         lines += [
