@@ -18,7 +18,7 @@ from ablations.files.manifest import sum_of
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.processes import RunStart, StartPoint
 from dapo_lit.runs.checkpoint_files import REMOVED, complete, damage_reason, newest_good, write_checkpoint
-from dapo_lit.runs.preemption import StopSignal, requeue_command
+from dapo_lit.runs.preemption import SIGNALS, StopSignal, requeue_command
 from dapo_lit.runs.run_folder import RunFolder
 from dapo_lit.train import train
 
@@ -246,3 +246,25 @@ def test_a_state_that_would_not_be_loaded_again_is_no_checkpoint(tmp_path, compo
     with pytest.raises(OSError, match=r"step_000002.ckpt.* names collections.deque; a checkpoint may have tensors"):
         train(compose(stateful % ", window: 2", "budget.steps=2"), [])
     assert [*(tmp_path / RUN / "checkpoints").iterdir()] == []
+
+
+def test_the_first_ctrl_c_on_several_ranks_asks_and_the_second_one_ends():
+    """In one process Ctrl-C is not caught at all: what it interrupts saves itself."""
+    before = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGINT, signal.SIGALRM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        alone = StopSignal()
+        alone.install(grace_s=60)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        assert not alone.requested
+        stop = StopSignal()
+        stop.install(grace_s=60, ctrl_c=True)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert (stop.requested, stop.number) == (True, signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
