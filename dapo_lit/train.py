@@ -342,6 +342,7 @@ def train_in(folder: RunFolder, config: Config, parts: RunComponents, run_start:
     if stop.requested and stop.number == signal.SIGINT:
         loggers.close(exit_code=1)
         folder.write_run(status="stopped", error="")
+        stop.hand_over()
         raise with_what_was_kept(KeyboardInterrupt(), folder)
     if stop.requested:
         loggers.close()

@@ -63,7 +63,7 @@ class StopSignal:
             self._before[number] = signal.signal(number, on_signal)
 
     def hand_over(self) -> None:
-        """After the checkpoint: lets submitit's own handler requeue the job."""
+        """After the checkpoint: ends the grace period, and lets submitit's own handler requeue the job."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         before = self._before.get(self.number or 0)
         if self.number not in (signal.SIGTERM, signal.SIGHUP) and callable(before) and _is_submitits(before):
