@@ -60,10 +60,10 @@ def commit_file(source: Path, place: Path, subject: str) -> None:
     Raises ConfigError: there is no checkout, or git refuses; with git's own words.
     """
     target = ROOT / place
-    if target.is_file() and read_bytes(target) == read_bytes(source) and git("status", "--porcelain", str(place)) == "":
-        return
     make_folder(target.parent)
     write_text(target, read_text(source))
+    if git("status", "--porcelain", "--ignored", "--untracked-files=all", "--", str(place)) == "":
+        return
     for arguments in (["add", "--force", str(place)], ["commit", "--quiet", "-m", subject, "--", str(place)]):
         done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, timeout=60, check=False)
         if done.returncode:

@@ -37,6 +37,9 @@ def test_a_plan_is_committed_alone_and_once(checkout: Path, tmp_path_factory: py
         str(place),
     ]
     commit_file(plan, place, "again")
+    (checkout / place).unlink()  # deleted by hand: written again, and nothing is left to commit
+    commit_file(plan, place, "again")
+    assert (checkout / place).read_text() == "[1]\n"
     assert git(checkout, "rev-list", "--count", "HEAD") == "1"
     plan.write_text("[1, 2]\n")  # seeds were added
     commit_file(plan, place, "Add seeds")
