@@ -15,6 +15,8 @@ TORCH := $(if $(GPU),,--retries 1 --extra-index-url https://download.pytorch.org
 endif
 # the environment of `make parity`: the published code it compares with, next to the project's pinned versions
 PARITY := .venv-parity
+# what is imported is compiled then: all of torch, transformers and sympy takes half of an install's processor time
+export PIP_NO_COMPILE ?= 1
 # one thread per process: tiny models run several times faster whenever anything else runs
 export OMP_NUM_THREADS ?= 1
 # or every process compiles the package anew, and every worker the tests

@@ -89,13 +89,12 @@ def _values(report: Path) -> list[float]:
 
 def machine() -> dict[str, Any]:
     """The processor and its cores."""
-    lines = [
-        line.split(":", 1)[1].strip()
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        if ":" in line
-    ]
-    names = [line for line in lines if "GHz" in line or "EPYC" in line or "Processor" in line]
-    return {"processor": names[0] if names else platform.processor(), "cores": os.cpu_count()}
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    of = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    name = of.get("model name", platform.processor())
+    if {"cpu family", "model"} <= of.keys():
+        name += f" (family {of['cpu family']}, model {of['model']})"
+    return {"processor": name, "cores": os.cpu_count()}
 
 
 def main() -> None:

@@ -32,6 +32,8 @@ from ablations.texts import read_text
 from ablations.trainer import remedies, same_experiment
 
 RUN_NAME = re.compile(r"seed_\d+")
+MOST_FOLDERS = 5_000
+"""Below a path that is searched for runs: a disk's root is refused within a second, a study of thousands is not."""
 
 
 @dataclass(frozen=True)
@@ -239,6 +241,8 @@ def _below(path: Path) -> Iterator[Path]:
         # Not into a run: it has thousands of files, and none is a run. By the resolved path: a link may lead up.
         if not is_run(folder) and (place := folder.resolve()) not in entered:
             entered.add(place)
+            if len(entered) > MOST_FOLDERS:
+                raise StudyError(f"{path}: more than {MOST_FOLDERS:,} folders below; name the study's folder")
             try:
                 waiting += sorted((inner for inner in folder.iterdir() if inner.is_dir()), reverse=True)
             except OSError as reason:

@@ -17,7 +17,7 @@ from ablations.commands.status import seconds_left, state_of
 from ablations.designs import Arm
 from ablations.files.metrics_file import metrics_line
 from ablations.read.packed_cells import pack, read_cells
-from ablations.read.runs import StudyError, load, read_run
+from ablations.read.runs import StudyError, load, read_run, run_folders
 from ablations.techniques import NAIVE_GRPO
 
 
@@ -193,3 +193,15 @@ def test_links_to_runs_and_to_arms_are_read_and_a_link_that_leads_back_ends(tmp_
 def test_the_folder_of_a_run_is_read_from_within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(write_run(tmp_path, seed=3, steps=2, every=2))
     assert load(".").seeds == (3,)
+
+
+def test_a_search_for_runs_gives_up_on_a_folder_of_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`decide /` went through the whole disk before it said anything."""
+    monkeypatch.setattr("ablations.read.runs.MOST_FOLDERS", 5)
+    for number in range(3):
+        write_run(tmp_path / "study", seed=number, steps=2, every=1)
+    assert len(run_folders(tmp_path)) == 3  # a run's own folders are not counted
+    for number in range(5):
+        (tmp_path / f"other_{number}").mkdir()
+    with pytest.raises(StudyError, match="more than 5 folders below; name the study's folder"):
+        run_folders(tmp_path)
