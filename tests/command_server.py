@@ -34,9 +34,9 @@ def run(request: dict) -> None:
     code = 1
     try:
         if request["terminal"]:
-            os.setsid()  # the first terminal that the leader of a session opens is its own
+            os.setsid()  # the first terminal that the leader of a session opens for reading is its own
         for number, name in ((1, "stdout"), (2, "stderr")):
-            file = os.open(request["terminal"] or request[name], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            file = os.open(request["terminal"] or request[name], os.O_RDWR | os.O_CREAT | os.O_APPEND)
             os.dup2(file, number)
         if request["terminal"]:
             # Those of this process were opened on files, and would seek.

@@ -31,8 +31,9 @@ def score(problems, completions):
 """In worker processes, for as long as it takes to be ended there."""
 PROGRAM = "import sys\nfrom dapo_lit import train\ntrain('four_sums', *sys.argv[1:])\n"
 RUN = Path("runs/four_sums/dapo/seed_0")
+STEPS = 4000
 LONG = (
-    *SMALL, "budget.steps=4000", "trainer.checkpoint_every=1000", "preflight=false", "reward.function=at_once.score",
+    *SMALL, f"budget.steps={STEPS}", "trainer.checkpoint_every=1000", "preflight=false", "reward.function=at_once.score",
 )  # fmt: skip
 FORKED = (
     "+study=fork", f"fork.run={RUN}", "fork.steps=[2]", "study.arm=dapo", "seed=0", "logger.progress=none",
@@ -170,6 +171,7 @@ def test_a_command_that_is_ended_leaves_no_process_and_says_what_it_kept(name, h
     assert ended.returncode == (0 if gently else 128 + number), ended.stderr
     for run in {file.parent for file in tmp_path.glob("runs/**/metrics.jsonl")} if name != "fork" else ():
         if not run.is_relative_to(tmp_path / RUN.parent) or name in ("train", "ranks"):
+            assert (last_step(run) or 0) < STEPS, run  # it did not go on to its end
             assert f"step_{last_step(run):06d}.ckpt" in [file.name for file in complete(run / "checkpoints")], run
     if how != "closed terminal":
         said, by = ended.stdout + ended.stderr, "Ctrl-C" if number == signal.SIGINT else how
@@ -185,6 +187,7 @@ def test_a_program_or_notebook_that_is_ended_leaves_no_process_and_its_training_
     for file in begun.glob("*.py"):
         (tmp_path / file.name).symlink_to(file)
     ended_by(how, lambda _: max(steps(tmp_path), default=0) > 2, tmp_path, "program", *LONG[1:])
+    assert (last_step(tmp_path / RUN) or 0) < STEPS
     kept = [file.name for file in complete(tmp_path / RUN / "checkpoints")]
     assert f"step_{last_step(tmp_path / RUN):06d}.ckpt" in kept
 
