@@ -33,7 +33,8 @@ PROGRAM = "import sys\nfrom dapo_lit import train\ntrain('four_sums', *sys.argv[
 RUN = Path("runs/four_sums/dapo/seed_0")
 STEPS = 4000
 LONG = (
-    *SMALL, f"budget.steps={STEPS}", "trainer.checkpoint_every=1000", "preflight=false", "reward.function=at_once.score",
+    *SMALL, f"budget.steps={STEPS}", "trainer.checkpoint_every=1000", "preflight=false",
+    "reward.function=at_once.score",
 )  # fmt: skip
 FORKED = (
     "+study=fork", f"fork.run={RUN}", "fork.steps=[2]", "study.arm=dapo", "seed=0", "logger.progress=none",
