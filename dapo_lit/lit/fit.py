@@ -103,11 +103,13 @@ def fit(
 ) -> tuple[DAPOModule, StopSignal]:
     """Trains; `loggers` is given on rank 0 only."""
     stop, clock = StopSignal(), StepClock()
+    ends_after_the_step = ranks.size > 1 or config.study is not None
     datamodule = RolloutDataModule(config, parts, stop, ranks, stop.hurries)
     callbacks = [
         # Before the evaluation of step 0, which the recorder does: until then the handlers are Lightning's.
-        # Of several ranks each is somewhere else when Ctrl-C comes, and saving takes all: they end after the step.
-        LambdaCallback(on_train_start=lambda *_: stop.install(config.trainer.grace_s, ctrl_c=ranks.size > 1)),
+        # When Ctrl-C comes, several ranks are at different places and saving takes all of them; of a study's cells some
+        # are between two updates, which no checkpoint can hold. Both end after the step.
+        LambdaCallback(on_train_start=lambda *_: stop.install(config.trainer.grace_s, ends_after_the_step)),
         Recorder(config, start.folder, loggers, ranks, clock),
     ]
     own = own_callbacks(config, start.folder.path)
