@@ -103,13 +103,10 @@ def fit(
 ) -> tuple[DAPOModule, StopSignal]:
     """Trains; `loggers` is given on rank 0 only."""
     stop, clock = StopSignal(), StepClock()
-    ends_after_the_step = ranks.size > 1 or config.study is not None
     datamodule = RolloutDataModule(config, parts, stop, ranks, stop.hurries)
     callbacks = [
         # Before the evaluation of step 0, which the recorder does: until then the handlers are Lightning's.
-        # When Ctrl-C comes, several ranks are at different places and saving takes all of them; of a study's cells some
-        # are between two updates, which no checkpoint can hold. Both end after the step.
-        LambdaCallback(on_train_start=lambda *_: stop.install(config.trainer.grace_s, ends_after_the_step)),
+        LambdaCallback(on_train_start=lambda *_: stop.install(config.trainer.grace_s)),
         Recorder(config, start.folder, loggers, ranks, clock),
     ]
     own = own_callbacks(config, start.folder.path)
@@ -137,6 +134,9 @@ def fit(
         if not own:
             raise
         raise ConfigError(f"callbacks ({', '.join(config.callbacks)}): {' '.join(str(error).split())}") from None
+    finally:
+        if not stop.requested:  # or what saves the run could be interrupted
+            stop.uninstall()
     return module, stop
 
 
