@@ -134,9 +134,6 @@ def fit(
         if not own:
             raise
         raise ConfigError(f"callbacks ({', '.join(config.callbacks)}): {' '.join(str(error).split())}") from None
-    finally:
-        if not stop.requested:  # or what saves the run could be interrupted
-            stop.uninstall()
     return module, stop
 
 

@@ -42,7 +42,7 @@ class StopSignal:
         return self.requested and time.monotonic() > self._patient_until
 
     def install(self, grace_s: float) -> None:
-        """Replaces the trainer's own handlers, which would end the run without a checkpoint.
+        """Replaces the trainer's own handlers, which would end the run without a checkpoint, until the trainer ends.
 
         Ctrl-C waits for the step, however long that takes: between two updates there is nothing that a checkpoint can
         hold, and several ranks save together. The next Ctrl-C ends the run at once.
@@ -59,7 +59,7 @@ class StopSignal:
             elif first and os.environ.get("RANK", "0") == "0":
                 os.write(2, b"stopping after this step; Ctrl-C again: at once\n")
             elif now > self._asked_at + ONE_PRESS_S:
-                self.uninstall()
+                signal.signal(number, self._before[number])
                 os.kill(os.getpid(), number)
 
         def out_of_time(number: int, frame: FrameType | None) -> None:
@@ -69,11 +69,6 @@ class StopSignal:
 
         for number in stop_signals((*SIGNALS, signal.SIGINT)):
             self._before[number] = signal.signal(number, on_signal)
-
-    def uninstall(self) -> None:
-        """Puts the handlers back that were there before."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
 
     def hand_over(self) -> None:
         """After the checkpoint: ends the grace period, and lets submitit's own handler requeue the job."""
