@@ -160,11 +160,12 @@ def _of_rows(file: Path, unit: str, rows: Sequence[Row]) -> Log:
     numbers = [{key for key, value in row.items() if type(value) in (int, float)} for row in rows]
     times = Counter(chain.from_iterable(numbers))
     usual = {key for key, count in times.items() if 2 * count > len(rows)}
-    kept = [row for row, own in zip(rows, numbers, strict=True) if own & usual]
-    if not kept:
-        kept = [*rows]
+    plain = [{key: value for key, value in row.items() if not isinstance(value, (dict, list))} for row in rows]
+    kept = [row for row, own in zip(plain, numbers, strict=True) if own & usual] or plain
     names = list(dict.fromkeys(chain.from_iterable(kept)))
-    skipped = f"{len(rows) - len(kept)} of {len(rows)} rows have none of the others' numbers" if kept != [*rows] else ""
+    skipped = (
+        f"{len(rows) - len(kept)} of {len(rows)} rows have none of the others' numbers" if len(kept) < len(rows) else ""
+    )
     has_step = any(row["step"] is not None for row in kept)
     if not has_step or len({str(row["step"]) for row in kept}) < len(kept):
         owned = _owned(kept, names, "step" if has_step else None)
@@ -313,7 +314,11 @@ def _stepped(rows: Sequence[Row], names: Sequence[str], step: str | None) -> Own
         if len(rows) < LEAST_COUNTED or stride < 1 or not stride.is_integer() or values[0] not in (0, 1, stride):
             return Owned([], ())
         step, said = first, f"step the column {first}"
-    return Owned([{**{k: v for k, v in row.items() if k != step}, "step": row.get(step)} for row in rows], (), said)
+    own = [{**{k: v for k, v in row.items() if k != step}, "step": row.get(step)} for row in rows]
+    if len(own) > 1 and own[-1]["step"] == own[-2]["step"]:  # some trainers log once more when they end
+        own[-2:] = [own[-2] | own[-1]]
+        said = "; ".join(filter(None, (said, "the last step is in two rows, of which the later counts")))
+    return Owned(own, (), said)
 
 
 def _is_split(rows: Sequence[Row], name: str) -> bool:
