@@ -182,7 +182,10 @@ def _run(system: str, log: Log, cell: tuple[str, int, pd.DataFrame], keys: Mappi
 def _runs(
     system: str, log: Log, cells: Sequence[tuple[str, int, pd.DataFrame]], keys: Mapping[str, Any]
 ) -> tuple[list[Run], list[str]]:
-    """The runs of a log, and a sentence for each that cannot be read. Raises StudyError: half of them cannot be."""
+    """The runs of a log, and a sentence for each that cannot be read.
+
+    Raises StudyError: half of them cannot be; or one of a table of results, whose columns do not tell its arms apart.
+    """
     runs: list[Run] = []
     unread: list[StudyError] = []
     for cell in cells:
@@ -190,7 +193,7 @@ def _runs(
             runs.append(_run(system, log, cell, keys))
         except StudyError as reason:
             unread.append(reason if len(cells) == 1 else StudyError(f"{cell[0]}/seed_{cell[1]}: {reason}"))
-    if unread and len(unread) >= len(runs):
+    if unread and (len(unread) >= len(runs) or (log.rows["step"] == 1).all()):
         raise unread[0]
     return runs, [*map(str, unread)]
 

@@ -160,8 +160,7 @@ def _of_rows(file: Path, unit: str, rows: Sequence[Row]) -> Log:
     numbers = [{key for key, value in row.items() if type(value) in (int, float)} for row in rows]
     times = Counter(chain.from_iterable(numbers))
     usual = {key for key, count in times.items() if 2 * count > len(rows)}
-    plain = [{key: value for key, value in row.items() if not isinstance(value, (dict, list))} for row in rows]
-    kept = [row for row, own in zip(plain, numbers, strict=True) if own & usual] or plain
+    kept = [row for row, own in zip(rows, numbers, strict=True) if own & usual] or [*rows]
     names = list(dict.fromkeys(chain.from_iterable(kept)))
     skipped = (
         f"{len(rows) - len(kept)} of {len(rows)} rows have none of the others' numbers" if len(kept) < len(rows) else ""
@@ -188,7 +187,7 @@ def _json(file: Path) -> Log:
         return _of_rows(file, "entry {}", [{**row, "step": row.get("step")} for row in tree])
     if not isinstance(tree, dict):
         raise StudyError(f"{file}: is no run, which is an object with numbers or a list of objects")
-    settings = next((tree[name] for name in SETTINGS if isinstance(tree.get(name), dict)), {})
+    settings: Row = next((tree[name] for name in SETTINGS if isinstance(tree.get(name), dict)), {})
     flat = _flat({key: value for key, value in tree.items() if value is not settings and key not in (*STEPS, "seed")})
     curves = {key: value for key, value in flat.items() if isinstance(value, list)}
     rows: list[Row] = [
@@ -310,7 +309,7 @@ def _stepped(rows: Sequence[Row], names: Sequence[str], step: str | None) -> Own
         first = next((name for name in names if name not in STEPS), "")
         values = [_number(row.get(first)) for row in rows]
         apart = {b - a for a, b in itertools.pairwise(values) if a is not None and b is not None}
-        stride = next(iter(apart)) if len(apart) == 1 and None not in values else 0
+        stride = next(iter(apart)) if len(apart) == 1 and None not in values else 0.0
         if len(rows) < LEAST_COUNTED or stride < 1 or not stride.is_integer() or values[0] not in (0, 1, stride):
             return Owned([], ())
         step, said = first, f"step the column {first}"
@@ -329,7 +328,8 @@ def _is_split(rows: Sequence[Row], name: str) -> bool:
 def _whose(rows: Sequence[Row], names: Sequence[str]) -> tuple[str | None, str | None]:
     """The columns of arm and seed; a seed is a whole number, where a run or a trial may be a name."""
     lowered = {name.lower(): name for name in reversed(names)}
-    arm = next((lowered[one] for one in ARMS if one in lowered), None)
+    inner = {key for row in rows for key, value in row.items() if isinstance(value, (dict, list))}
+    arm = next((lowered[one] for one in ARMS if one in lowered and lowered[one] not in inner), None)
     seeds = [lowered[one] for one in SEEDS if one in lowered]
     named = [name for name in seeds[:1] if name.lower() == "seed"]
     whole = [

@@ -197,9 +197,9 @@ OTHERS = {
     "names, epochs and a summary": ({"r.jsonl": "".join(
         f'{{"run": "{arm}_seed0", "epoch": {n}, "acc": {n}}}\n' for arm in "ab" for n in range(3))
         + '{"run": "a_seed0", "seed": 0, "best": 2}\n'}, {"a": 1, "b": 1}),
-    "settings before and a summary after": ({f"{arm}_s0.jsonl": '{"_meta": {"lr": 1}}\n{"step": 1, "acc": 2}\n'
-                                             '{"step": 2, "acc": 3}\n{"step": 3, "acc": 3}\n{"_summary": {"acc": 3}}\n' for arm in "ab"},
-                                            {"a": 1, "b": 1}),
+    "settings before and a summary after": ({f"{arm}_s0.jsonl": '{"_meta": {"lr": 1}}\n' + "".join(
+        f'{{"step": {n}, "acc": 2}}\n' for n in range(3)) + '{"_summary": {"acc": 2}}\n' for arm in "ab"},
+        {"a": 1, "b": 1}),
     "a column for each seed": ({"r.csv": "model,size,seed_0,seed_1,mean\na,9,1,2,1.5\nb,9,1,,\n"}, {"a": 2, "b": 1}),
     "a first column that counts": ({f"{arm}_seed0.csv": "time,acc\n" + "".join(f"{n},{n}.5\n" for n in range(10))
                                     for arm in "ab"}, {"a": 1, "b": 1}),
@@ -236,6 +236,7 @@ def test_a_table_with_seeds_and_one_arm_asks_for_the_others(tmp_path):
         ("a_seed0.csv", "step,acc,acc\n1,2,2\n2,3,4\n", "has the column acc twice"),
         ("a_seed0.csv", "time,acc\n" + "".join(f"{n * n},1\n" for n in range(12)), "has no column step"),
         ("r.csv", "arm,seed,on,acc\na,1,x,1\na,1,y,2\nb,1,z,3\n", "has step 1 twice"),
+        ("r.csv", "arm,seed,acc\na,1,1\na,1,2\nb,1,3\nb,2,3\nc,1,4\n", "has step 1 twice"),
         ("a_seed0.json", '{"name": "x"}', "has no numbers"),
     ],
 )
