@@ -55,7 +55,6 @@ STUDIES = {
     "dynamic sampling, own model and data": on_data(
         "dynamic_sampling", "budget.steps=6", *FEW.format(0, 1).split()
     ),
-    "all techniques, own model and data": on_data("all", "--budget", "20m", "budget.steps=3", "study.pilot=true"),
 }  # fmt: skip
 
 

@@ -157,7 +157,7 @@ def _strip_delimiters(text: str) -> str:
         body = body.removesuffix(".").rstrip() if not body.startswith(".") else body
         if around := _AROUND.fullmatch(body):
             body = next(inside for inside in around.groups() if inside is not None).strip()
-    body = re.sub(r"(?<=[0-9])\s*(?:\{,\}|,\s*\\!|\\,|\\!)\s*(?=[0-9]{3}(?![0-9]))", ",", body)
+    body = re.sub(r"(?<=[0-9])\s*(?:\{\s?,\s?\}|,\s*\\!|\\,|\\!)\s*(?=[0-9]{3}(?![0-9]))", ",", body)
     return _SPACES.sub(" ", body).replace("\u2212", "-").strip()
 
 

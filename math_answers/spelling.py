@@ -34,7 +34,7 @@ _UNICODE = {
 }
 _UNICODE_SIGN = re.compile("|".join(map(re.escape, _UNICODE)))
 # Digit groups that always mean thousands: 1{,}234  1,\!234  1\,234  1 234
-_GROUPS = re.compile(r"(?<![0-9.])([0-9]{1,3})((?:(?:\{,\}|,?\\[!,]\s*|\ )[0-9]{3})+)(?![0-9]|\s*/)")
+_GROUPS = re.compile(r"(?<![0-9.])([0-9]{1,3})((?:(?:\ ?\{\ ?,\ ?\}\ ?|,?\\[!,]\s*|\ )[0-9]{3})+)(?![0-9]|\s*/)")
 _GROUP_MARK = re.compile(r"[^0-9]")
 _REPEATING = re.compile(r"([0-9]*\.[0-9]*)\\(?:overline|bar|dot)\s*\{?([0-9]+)\}?")
 # 3x10^8, 3 x 4: between digits an x is a times sign

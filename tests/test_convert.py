@@ -690,11 +690,14 @@ GRPOTrainer(model=model, args=args, reward_funcs=[my_rewards.f], train_dataset=d
 """
 
 
-@pytest.mark.parametrize("kind", ["script", "notebook"])
+@pytest.mark.parametrize("kind", ["script", "notebook", "loaded in its place"])
 def test_models_data_and_later_settings_of_a_python_script_are_followed(tmp_path, kind):
-    file = tmp_path / ("a.py" if kind == "script" else "a.ipynb")
+    file = tmp_path / ("a.ipynb" if kind == "notebook" else "a.py")
     cells = [{"cell_type": "markdown", "source": "GRPOConfig("}, {"cell_type": "code", "source": ["%pip x\n", PYTHON]}]
-    file.write_text(PYTHON if kind == "script" else json.dumps({"cells": cells}))
+    loaded = "AutoModelForCausalLM.from_pretrained(MODEL, quantization_config=bits)"
+    in_place = PYTHON.replace(f"model = {loaded}\n", "").replace("model=model", f"model={loaded}")
+    texts = {"script": PYTHON, "notebook": json.dumps({"cells": cells}), "loaded in its place": in_place}
+    file.write_text(texts[kind])
     found, _ = of(file)
     expected = {
         "policy.path": "Qwen/Qwen2.5-0.5B-Instruct", "task.path": "openai/gsm8k:main", "budget.steps": 10,

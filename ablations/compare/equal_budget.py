@@ -70,13 +70,15 @@ def sides(runs: Iterable[Run], contrast: Contrast) -> list[tuple[list[Run], list
 
 
 def tokens_used(runs: Runs, contrast: Contrast) -> tuple[float, float] | None:
-    """Tokens that a whole run generates on either side of a contrast, means over runs; None without a pair.
+    """Tokens that a whole run generates on either side of a contrast, means over runs; None without a pair, or where
+    the logs count none.
 
     A budget of tokens ends a run after the step that passes it, so that sides with the same budget still differ.
     """
     pairs = sides(runs.usable, contrast)
     ends = [[run.series("tokens_generated").max() for pair in pairs for run in pair[side]] for side in (0, 1)]
-    return (float(np.mean(ends[0])), float(np.mean(ends[1]))) if all(ends) else None
+    means = (float(np.mean(ends[0])), float(np.mean(ends[1]))) if all(ends) else (np.nan, np.nan)
+    return None if np.isnan(means).any() else means
 
 
 def costs(runs: Runs, contrast: Contrast, key: str) -> dict[str, Cost]:

@@ -126,6 +126,8 @@ def _run_forked(
                 process.start()
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
             for number in stops[passed_on:]:
+                if number == signal.SIGINT and not passed_on:
+                    print("stopping after the step that each cell is in; Ctrl-C again: at once", flush=True)
                 passed_on += 1
                 for process in running:
                     os.kill(process.pid, number)

@@ -106,8 +106,7 @@ def fit(
     datamodule = RolloutDataModule(config, parts, stop, ranks, stop.hurries)
     callbacks = [
         # Before the evaluation of step 0, which the recorder does: until then the handlers are Lightning's.
-        # Of several ranks each is somewhere else when Ctrl-C comes, and saving takes all: they end after the step.
-        LambdaCallback(on_train_start=lambda *_: stop.install(config.trainer.grace_s, ctrl_c=ranks.size > 1)),
+        LambdaCallback(on_train_start=lambda *_: stop.install(config.trainer.grace_s)),
         Recorder(config, start.folder, loggers, ranks, clock),
     ]
     own = own_callbacks(config, start.folder.path)

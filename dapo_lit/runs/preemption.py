@@ -1,4 +1,4 @@
-"""Stops a run on SIGTERM, SIGHUP, SIGUSR1 or SIGUSR2, and puts its job back into SLURM's queue.
+"""Stops a run on SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 or Ctrl-C, and puts its job back into SLURM's queue.
 
 SLURM sends SIGTERM at a preemption and the signal of `--signal` before the time limit. submitit asks for SIGUSR2 and
 has its own handler that requeues the job; it is called once the checkpoint is written.
@@ -15,6 +15,8 @@ from typing import Any
 from dapo_lit.log import log
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+ONE_PRESS_S = 1.0
+"""A Ctrl-C comes twice where a terminal sends it to all its processes and the one that started this passes it on."""
 
 
 def stop_signals(numbers: Sequence[signal.Signals] = SIGNALS) -> list[signal.Signals]:
@@ -29,7 +31,7 @@ class StopSignal:
         self.requested = False
         self.number: int | None = None
         """The first signal that was received."""
-        self._patient_until = float("inf")
+        self._asked_at = self._patient_until = float("inf")
         self._before: dict[int, Any] = {}
 
     def __call__(self) -> bool:
@@ -39,27 +41,33 @@ class StopSignal:
         """True from when half of the grace period is over: what is left of it may be needed to save."""
         return self.requested and time.monotonic() > self._patient_until
 
-    def install(self, grace_s: float, ctrl_c: bool = False) -> None:
-        """Replaces the trainer's own handlers, which would end the run without a checkpoint.
+    def install(self, grace_s: float) -> None:
+        """Replaces the trainer's own handlers, which would end the run without a checkpoint, until the trainer ends.
 
-        ctrl_c: the first Ctrl-C asks too, and the second one ends the run at once.
+        Ctrl-C waits for the step, however long that takes: between two updates there is nothing that a checkpoint can
+        hold, and several ranks save together. The next Ctrl-C ends the run at once.
         """
 
         def on_signal(number: int, frame: FrameType | None) -> None:
-            self.requested = True
-            self.number = self.number or number
-            if number == signal.SIGINT:
+            first, now = not self.requested, time.monotonic()
+            if first:
+                self.requested, self.number, self._asked_at = True, number, now
+                self._patient_until = now + grace_s / 2
+            if number != signal.SIGINT:
+                signal.signal(signal.SIGALRM, out_of_time)
+                signal.setitimer(signal.ITIMER_REAL, grace_s)
+            elif first and os.environ.get("RANK", "0") == "0":
+                os.write(2, b"stopping after this step; Ctrl-C again: at once\n")
+            elif now > self._asked_at + ONE_PRESS_S:
                 signal.signal(number, self._before[number])
-            self._patient_until = min(self._patient_until, time.monotonic() + grace_s / 2)
-            signal.signal(signal.SIGALRM, out_of_time)
-            signal.setitimer(signal.ITIMER_REAL, grace_s)
+                os.kill(os.getpid(), number)
 
         def out_of_time(number: int, frame: FrameType | None) -> None:
             line = f"stopped: trainer.grace_s={grace_s:g} is over; resume=true continues from the last checkpoint\n"
             os.write(2, line.encode())  # nothing that Python buffers: `print` may be what was interrupted
             os._exit(128 + (self.number or 0))
 
-        for number in stop_signals((*SIGNALS, signal.SIGINT) if ctrl_c else SIGNALS):
+        for number in stop_signals((*SIGNALS, signal.SIGINT)):
             self._before[number] = signal.signal(number, on_signal)
 
     def hand_over(self) -> None:

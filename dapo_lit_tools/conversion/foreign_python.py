@@ -323,6 +323,8 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
         if node.value.id not in names:
             return _shown(node)
         return Code(f"{_shown(node)}, from the command line: give it")
+    if (path := _model(node, names)) is not None:
+        return path
     if (rows := _rows(node, names)) is not None:
         return rows
     return Code(_shown(node))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ablations.commands import decide
+from ablations.commands import decide, report
 from ablations.read.foreign import guessed, runs_of_logs
 from ablations.read.run import StudyError
 
@@ -65,6 +65,14 @@ def test_what_a_trainer_printed_is_read_by_the_names_of_its_files(tmp_path: Path
     assert primary == "rollout/reward"
     assert all(len(run.metrics) == 3 for run in runs)
     assert any(note.startswith("By their names: ") for note in notes)
+
+
+def test_a_report_on_logs_without_tokens_has_no_number_for_them(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("chart.csv").write_text(FILES["chart.csv"])
+    report.main(["--from", "csv", "chart.csv", "--metric", "val/acc"])
+    assert "nan" not in (said := capsys.readouterr().out)
+    assert "0.05" in said
 
 
 def test_a_line_of_a_chart_that_is_a_mean_over_runs_is_refused(tmp_path: Path):
