@@ -68,6 +68,7 @@ def runs_of_logs(
                 f"No run has a seed, so the {len(places)} are numbered, and no two are paired. By their folders the "
                 f"arms are {arms}; a table with the columns run,arm,seed says it otherwise: --runs FILE.csv."
             ]
+        by_folder = {} if named else _folders(logs, folder)
         for log in logs:
             try:
                 if own := next((name for name in _called(log, folder) if name in names), None):
@@ -75,7 +76,8 @@ def runs_of_logs(
                     log = replace(log, rows=log.rows.drop(columns=["arm", "seed"], errors="ignore"), given=True)
                     cells = [_run(system, log, (*names[own], log.rows), keys)]
                 else:
-                    cells = [_run(system, log, cell, keys) for cell in _cells(log, folder, places)]
+                    cells, unread = _runs(system, log, [*_cells(log, folder, {**places, **by_folder})], keys)
+                    left_out += unread
             except StudyError as reason:
                 left_out.append(str(reason))
                 continue
@@ -177,6 +179,25 @@ def _run(system: str, log: Log, cell: tuple[str, int, pd.DataFrame], keys: Mappi
     )
 
 
+def _runs(
+    system: str, log: Log, cells: Sequence[tuple[str, int, pd.DataFrame]], keys: Mapping[str, Any]
+) -> tuple[list[Run], list[str]]:
+    """The runs of a log, and a sentence for each that cannot be read.
+
+    Raises StudyError: half of them cannot be; or one of a table of results, whose columns do not tell its arms apart.
+    """
+    runs: list[Run] = []
+    unread: list[StudyError] = []
+    for cell in cells:
+        try:
+            runs.append(_run(system, log, cell, keys))
+        except StudyError as reason:
+            unread.append(reason if len(cells) == 1 else StudyError(f"{cell[0]}/seed_{cell[1]}: {reason}"))
+    if unread and (len(unread) >= len(runs) or (log.rows["step"] == 1).all()):
+        raise unread[0]
+    return runs, [*map(str, unread)]
+
+
 def _keys(system: str) -> Any:
     return yaml_tree(read_text(file := MAPS / f"{system}.yaml"), file)
 
@@ -200,6 +221,26 @@ def _places(logs: Sequence[Log], folder: Path) -> Places:
     if len({*arms}) < 2 or "" in arms or min(arms.count(arm) for arm in arms) < 2:
         return {}
     return {log.file: (arm, number) for number, (log, arm) in enumerate(zip(logs, arms, strict=True))}
+
+
+def _folders(logs: Sequence[Log], folder: Path) -> Places:
+    """Arm and seed of logs whose names have the seed and all the same arm: `ARM/train_seed42.log`. Empty for others."""
+    cells = {log.file: _in_name(log.file.stem) for log in logs if not {"arm", "seed"} & {*log.rows} and not log.name}
+    known = {file: cell for file, cell in cells.items() if cell}
+    if len(known) < len(logs) or len({arm for arm, _ in known.values()}) != 1:
+        return {}
+    homes = {file: file.parent.relative_to(folder).parts if file != folder else () for file in known}
+    apart = [
+        at for at in range(max(map(len, homes.values()))) if len({home[at : at + 1] for home in homes.values()}) > 1
+    ]
+    arms = {file: "-".join(part for at in apart for part in home[at : at + 1]) for file, home in homes.items()}
+    return {file: (arm, known[file][1]) for file, arm in arms.items()} if all(arms.values()) else {}
+
+
+def _in_name(name: str) -> tuple[str, int] | None:
+    """Arm and seed in the name of a file."""
+    match = NAMED.fullmatch(name)
+    return (match["arm"], int(match["seed"])) if match and match["arm"] else guessed(name)
 
 
 def _arm_of_seeds(log: Log, folder: Path, others: Iterator[Path]) -> str:

@@ -1,7 +1,8 @@
 """Logs of trainers as tables: JSON of the transformers Trainer, JSON lines, tables and charts as CSV, printed lines,
-offline runs of W&B, TensorBoard."""
+offline runs of W&B, TensorBoard, a JSON file a run."""
 
 import csv
+import itertools
 import math
 import re
 from collections import Counter
@@ -32,7 +33,7 @@ class Log:
 
     KINDS: ClassVar = (
         "trainer_state.json", "metrics.jsonl", "*.jsonl", "*.csv", "*.tsv", "*.wandb", "events.out.tfevents.*", "*.log",
-        "*.out", "*.txt",
+        "*.out", "*.txt", "*.json",
     )  # fmt: skip
     file: Path
     rows: pd.DataFrame
@@ -107,7 +108,9 @@ def _read(file: Path) -> list[Log]:
         if file.suffix == ".wandb":
             return [_wandb(file)]
         if file.suffix in (".log", ".out", ".txt"):
-            return [_console(file)]
+            return _csv(file) if _is_table(file) else [_console(file)]
+        if file.suffix == ".json":
+            return [_json(file)]
         return [_tensorboard(file)]
     except OSError as error:
         raise StudyError(f"{file}: cannot be read ({error.strerror or error})") from None
@@ -148,10 +151,71 @@ def _json_lines(file: Path) -> Log:
         place = f"{file}, line {number}"
         row: Row = {**checked(json_tree(line, place, StudyError), Line, place, StudyError)}
         rows.append({**row.get("data", row), "step": row.get("step")})
-    names = list(dict.fromkeys(chain.from_iterable(rows)))
-    if all(row["step"] is None for row in rows) and (owned := _owned(rows, names)).rows:
-        return Log(file, _table(file, "line {}", owned.rows, owned.cell), guess=owned.said)
-    return Log(file, _table(file, "line {}", rows))
+    return _of_rows(file, "line {}", rows)
+
+
+def _of_rows(file: Path, unit: str, rows: Sequence[Row]) -> Log:
+    """Rows with names of their own, of one run or of several. Rows with none of the numbers that most of them have, as
+    settings before and a summary after, are no rows of a curve."""
+    numbers = [{key for key, value in row.items() if type(value) in (int, float)} for row in rows]
+    times = Counter(chain.from_iterable(numbers))
+    usual = {key for key, count in times.items() if 2 * count > len(rows)}
+    kept = [row for row, own in zip(rows, numbers, strict=True) if own & usual] or [*rows]
+    names = list(dict.fromkeys(chain.from_iterable(kept)))
+    skipped = (
+        f"{len(rows) - len(kept)} of {len(rows)} rows have none of the others' numbers" if len(kept) < len(rows) else ""
+    )
+    has_step = any(row["step"] is not None for row in kept)
+    if not has_step or len({str(row["step"]) for row in kept}) < len(kept):
+        owned = _owned(kept, names, "step" if has_step else None)
+        if owned.rows and (owned.cell or not has_step):
+            return Log(
+                file, _table(file, unit, owned.rows, owned.cell), guess="; ".join(filter(None, (owned.said, skipped)))
+            )
+    return Log(file, _table(file, unit, kept), guess=skipped)
+
+
+SETTINGS = ("config", "args", "hparams", "hyperparameters", "settings")
+"""What an object with a run calls its settings."""
+SEED_IN_PATH = re.compile(r"seed[-_=]?\d", re.IGNORECASE)
+
+
+def _json(file: Path) -> Log:
+    """One run as an object, whose lists of numbers are its curves; or rows as a list of objects."""
+    tree = json_tree(read_bytes(file, MOST_BYTES, StudyError), file, StudyError, most=MOST_VALUES)
+    if isinstance(tree, list) and tree and all(isinstance(row, dict) for row in tree):
+        return _of_rows(file, "entry {}", [{**row, "step": row.get("step")} for row in tree])
+    if not isinstance(tree, dict):
+        raise StudyError(f"{file}: is no run, which is an object with numbers or a list of objects")
+    settings: Row = next((tree[name] for name in SETTINGS if isinstance(tree.get(name), dict)), {})
+    flat = _flat({key: value for key, value in tree.items() if value is not settings and key not in (*STEPS, "seed")})
+    curves = {key: value for key, value in flat.items() if isinstance(value, list)}
+    rows: list[Row] = [
+        {"step": at + 1, **{key: values[at] for key, values in curves.items() if at < len(values)}}
+        for at in range(max(map(len, curves.values()), default=1))
+    ]
+    rows[-1] |= {key: value for key, value in flat.items() if not isinstance(value, list)}
+    if not flat:
+        raise StudyError(f"{file}: has no numbers, so it is no run")
+    arm = next((tree[name] for name in ARMS if isinstance(tree.get(name), str)), None)
+    seed = tree.get("seed", settings.get("seed"))
+    if arm and isinstance(seed, int) and not (guessed(file.stem) or any(map(SEED_IN_PATH.search, file.parts[-3:]))):
+        rows = [{**row, "arm": _part(arm), "seed": seed} for row in rows]
+        return Log(file, _table(file, "point {}", rows, ("arm", "seed")), settings=settings)
+    return Log(file, _table(file, "point {}", rows), settings=settings)
+
+
+def _flat(tree: Mapping[str, Any], above: str = "") -> Row:
+    """The numbers of an object and its lists of numbers, those of inner objects with their path as name."""
+    found: Row = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{above}{key}/")
+        elif type(value) in (int, float) or (
+            isinstance(value, list) and len(value) > 1 and all(type(one) in (int, float) for one in value)
+        ):
+            found[above + key] = value
+    return found
 
 
 STEPS = ("step", "Step", "_step", "global_step")
@@ -161,10 +225,15 @@ COUNTED = (
     "iteration", "iter", "update", "epoch", "episode",
 )  # fmt: skip
 """What counts steps where no column is called so."""
+LEAST_COUNTED = 10
+"""Rows from which a first column of evenly rising whole numbers counts the steps, whatever its name."""
+SPLIT_COLUMNS = ("phase", "split", "partition")
+SPLITS = {"train", "training", "val", "valid", "validation", "dev", "eval", "evaluation", "test", "testing"}
+"""What a column that tells metrics of one run apart has as its values."""
 
 ARMS = (
     "arm", "method", "algorithm", "algo", "agent", "variant", "config", "condition", "group", "model", "name",
-    "run_name", "experiment",
+    "run_name", "experiment", "method_name", "algorithm_name", "agent_name", "model_name",
 )  # fmt: skip
 SEEDS = ("seed", "random_seed", "trial", "rep", "replicate", "run")
 """Columns of a table with several runs that say whose a row is: the first of them that it has."""
@@ -185,54 +254,82 @@ class Owned:
     """Which columns were taken for them."""
 
 
-def _owned(rows: Sequence[Row], names: Sequence[str]) -> Owned:
-    """The rows of a table without its step: arm, seed and step by its columns; no rows where it has none of them.
+def _owned(rows: Sequence[Row], names: Sequence[str], given: str | None = None) -> Owned:
+    """The rows of a table of several runs: arm, seed and step by its columns; no rows where it has none of them.
+
+    given: the column of the step, where it has one.
 
     A table of results has a row a run, so that its step is 1. Where several rows are of one arm and seed, what comes
-    before the numbers tells arms apart as well: other columns of text, and of whole numbers left of arm or seed.
+    before the numbers tells arms apart as well: other columns of text, and of the settings of a sweep left of arm or
+    seed. One column that is enough is taken alone, of several the one with the fewest arms.
     """
     arm, seed = _whose(rows, names)
     lowered = {name.lower(): name for name in reversed(names)}
-    counted = next((lowered[one] for one in COUNTED if one in lowered), None)
-    called = next((lowered[one] for one in NAMES if one in lowered and _are_names(rows, lowered[one])), None)
+    counted = given or next((lowered[one] for one in COUNTED if one in lowered), None)
+    called = next((lowered[one] for one in (*NAMES, *ARMS) if one in lowered and _are_names(rows, lowered[one])), None)
     if seed is None and called is None:
-        return _stepped(rows, counted) if counted else Owned([], ())
+        return _stepped(rows, names, counted) if not given else Owned([], ())
     found = Owned([], ())
+    split = next((lowered[one] for one in SPLIT_COLUMNS if one in lowered and _is_split(rows, lowered[one])), None)
     if seed is not None:
         last = max(names.index(name) for name in (arm, seed) if name)
         others = [
             name
             for at, name in enumerate(names)
-            if name not in (arm, seed, counted, *STEPS) and _tells(rows, name, at < last)
+            if name not in (arm, seed, counted, split, *STEPS) and _tells(rows, name, seed, at < last)
         ]
-        for step in dict.fromkeys((None, counted)):
+        for step in (given,) if given else dict.fromkeys((None, counted)):
+            run = [*([arm] if arm else []), seed, step, split]
             chosen = [arm] if arm else []
-            kinds = _kinds(rows, [*chosen, seed, step])
-            for name in others:
-                if kinds < len(rows) and (more := _kinds(rows, [*chosen, name, seed, step])) > kinds:
+            kinds = _kinds(rows, run)
+            enough = [name for name in others if kinds < len(rows) == _kinds(rows, [name, *run])]
+            for name in [min(enough, key=lambda one: _kinds(rows, [arm, one]))] if enough else others:
+                if kinds < len(rows) and (more := _kinds(rows, [*chosen, name, seed, step, split])) > kinds:
                     chosen, kinds = [*chosen, name], more
-            found = _taken(rows, chosen, seed, step)
+            found = _taken(rows, chosen, seed, step, split)
             if kinds == len(rows):
                 return found
     if called is not None:
         cells = [guessed(str(row[called])) or ("", 0) for row in rows]
-        kept = [{key: value for key, value in row.items() if key not in (called, arm, seed)} for row in rows]
+        step = counted if len({*cells}) < len(rows) else None
+        kept = [{key: value for key, value in row.items() if key not in (called, arm, seed, step)} for row in rows]
         own = [
-            {**row, "arm": _part(cell[0]), "seed": cell[1], "step": 1} for row, cell in zip(kept, cells, strict=True)
+            {**row, "arm": _part(cell[0]), "seed": cell[1], "step": whole[step] if step else 1}
+            for whole, row, cell in zip(rows, kept, cells, strict=True)
         ]
-        return Owned(own, ("arm", "seed"), f"arm and seed are in the names of the column {called}")
+        told = f", step the column {step}" if step and step != given else ""
+        return Owned(own, ("arm", "seed"), f"arm and seed are in the names of the column {called}{told}")
     return found
 
 
-def _stepped(rows: Sequence[Row], step: str) -> Owned:
-    """The rows of one run, by the column that counts its steps."""
-    return Owned([{**{k: v for k, v in row.items() if k != step}, "step": row.get(step)} for row in rows], ())
+def _stepped(rows: Sequence[Row], names: Sequence[str], step: str | None) -> Owned:
+    """The rows of one run, by the column that counts its steps: one that is called so, or the first, if it counts."""
+    said = ""
+    if step is None:
+        first = next((name for name in names if name not in STEPS), "")
+        values = [_number(row.get(first)) for row in rows]
+        apart = {b - a for a, b in itertools.pairwise(values) if a is not None and b is not None}
+        stride = next(iter(apart)) if len(apart) == 1 and None not in values else 0.0
+        if len(rows) < LEAST_COUNTED or stride < 1 or not stride.is_integer() or values[0] not in (0, 1, stride):
+            return Owned([], ())
+        step, said = first, f"step the column {first}"
+    own = [{**{k: v for k, v in row.items() if k != step}, "step": row.get(step)} for row in rows]
+    if len(own) > 1 and own[-1]["step"] == own[-2]["step"]:  # some trainers log once more when they end
+        own[-2:] = [own[-2] | own[-1]]
+        said = "; ".join(filter(None, (said, "the last step is in two rows, of which the later counts")))
+    return Owned(own, (), said)
+
+
+def _is_split(rows: Sequence[Row], name: str) -> bool:
+    kinds = {str(row.get(name)).lower() for row in rows}
+    return len(kinds) > 1 and kinds <= SPLITS
 
 
 def _whose(rows: Sequence[Row], names: Sequence[str]) -> tuple[str | None, str | None]:
     """The columns of arm and seed; a seed is a whole number, where a run or a trial may be a name."""
     lowered = {name.lower(): name for name in reversed(names)}
-    arm = next((lowered[one] for one in ARMS if one in lowered), None)
+    inner = {key for row in rows for key, value in row.items() if isinstance(value, (dict, list))}
+    arm = next((lowered[one] for one in ARMS if one in lowered and lowered[one] not in inner), None)
     seeds = [lowered[one] for one in SEEDS if one in lowered]
     named = [name for name in seeds[:1] if name.lower() == "seed"]
     whole = [
@@ -243,15 +340,26 @@ def _whose(rows: Sequence[Row], names: Sequence[str]) -> tuple[str | None, str |
     return arm, next(iter(named or whole), None)
 
 
-def _taken(rows: Sequence[Row], arms: Sequence[str], seed: str, step: str | None) -> Owned:
-    """The rows with these columns as their arm, their seed and their step."""
-    owned = []
+def _taken(rows: Sequence[Row], arms: Sequence[str], seed: str, step: str | None, split: str | None) -> Owned:
+    """The rows with these columns as their arm, their seed and their step; those of several splits in one, where the
+    split is in the names of the metrics."""
+    owned: list[Row] = []
+    merged: dict[tuple[object, ...], Row] = {}
     for row in rows:
-        own = {key: value for key, value in row.items() if key not in (*arms, seed, step, "step")}
-        if arms:
-            own["arm"] = "-".join(_part(row.get(name)) for name in arms)
-        owned.append({**own, "seed": row.get(seed), "step": 1 if step is None else row.get(step)})
-    return Owned(owned, ("arm", "seed") if arms else ("seed",), _said(arms, seed, step))
+        own = {key: value for key, value in row.items() if key not in (*arms, seed, step, split, "step")}
+        cell: Row = {"arm": "-".join(_part(row.get(name)) for name in arms)} if arms else {}
+        cell |= {"seed": row.get(seed), "step": 1 if step is None else row.get(step)}
+        if split:
+            own = {f"{row.get(split)}/{key}": value for key, value in own.items()}
+            if (first := merged.setdefault((*cell.values(),), cell)) is not cell:
+                first |= own
+                continue
+            cell |= own
+            owned.append(cell)
+        else:
+            owned.append({**own, **cell})
+    told = f", metrics by the column {split}" if split else ""
+    return Owned(owned, ("arm", "seed") if arms else ("seed",), _said(arms, seed, step) + told)
 
 
 def _kinds(rows: Sequence[Row], names: Sequence[str | None]) -> int:
@@ -271,13 +379,18 @@ def _part(value: object) -> str:
     return re.sub(r"[^A-Za-z0-9_.=+-]+", "-", str(value)).strip("-. ") or "none"
 
 
-def _tells(rows: Sequence[Row], name: str, before: bool) -> bool:
-    """True for a column that may tell arms apart: text of a few kinds, or such whole numbers before arm or seed."""
+def _tells(rows: Sequence[Row], name: str, seed: str, before: bool) -> bool:
+    """True for a column that may tell arms apart: text of a few kinds, or numbers before arm or seed that are whole or
+    occur with every seed, as those of a sweep."""
     values = [row.get(name) for row in rows]
-    if not 1 < len({str(value) for value in values}) <= min(MOST_KINDS, len(rows) // 2):
+    kinds = len({str(value) for value in values})
+    if not 1 < kinds <= min(MOST_KINDS, len(rows) // 2):
         return False
     numbers = [_number(value) for value in values if value not in (None, "")]
-    return None in numbers or (before and all(number is not None and number.is_integer() for number in numbers))
+    if None in numbers:
+        return True
+    is_whole = all(number is not None and number.is_integer() for number in numbers)
+    return before and (is_whole or _kinds(rows, [name, seed]) == kinds * _kinds(rows, [seed]))
 
 
 def _are_names(rows: Sequence[Row], name: str) -> bool:
@@ -285,7 +398,9 @@ def _are_names(rows: Sequence[Row], name: str) -> bool:
 
 
 GUESSED = re.compile(
-    r"(?P<arm>.+?)[-_. ](?:seed|sd|s|run|rep|trial|log)[-_=]?(?P<seed>\d{1,9})(?P<rest>(?:[-_. ].*)?)", re.IGNORECASE
+    r"(?P<arm>.+?)[-_. ][(\[]?(?:(?:seed|run|rep|trial)[-_= ]?|(?:sd|s|log)[-_=]?)(?P<seed>\d{1,9})[)\]]?"
+    r"(?P<rest>(?:[-_. ].*)?)",
+    re.IGNORECASE,
 )
 """A name with a seed in its middle; what follows is part of the arm, but for a date."""
 DATE = re.compile(r"[-_. ]\d{4,14}(?=[-_. ]|$)")
@@ -309,8 +424,11 @@ def _csv(file: Path) -> list[Log]:
         raise StudyError(f"{file} cannot be read ({error})") from None
     header = [name.strip() for name in numbered[0][1]] if numbered else []
     names = [name for name in header if name]  # a column without a name numbers the rows
-    if twice := next((name for name, times in Counter(names).items() if times > 1), None):
-        raise StudyError(f"{file}: has the column {twice} twice")
+    for twice in [name for name, times in Counter(names).items() if times > 1]:
+        first, *others = (at for at, name in enumerate(header) if name == twice)
+        if any(len(line) == len(header) and line[at] != line[first] for _, line in numbered[1:] for at in others):
+            raise StudyError(f"{file}: has the column {twice} twice")
+    names = list(dict.fromkeys(names))
     if len(header) > MOST_COLUMNS:
         raise StudyError(f"{file}: has {len(header):,} columns; at most {MOST_COLUMNS:,} are read")
     step = next((name for name in STEPS if name in names), None)
@@ -322,6 +440,9 @@ def _csv(file: Path) -> list[Log]:
         rows.append({"step": row.get(step) if step else None, **{k: v for k, v in row.items() if k not in STEPS}})
     if charted := [name for name in names if CHARTED.fullmatch(name)]:
         return _chart(file, rows, charted)
+    if len(wide := [name for name in names if SEED_COLUMN.fullmatch(name)]) > 1:
+        rows, told = _of_columns(file, rows, names, wide)
+        return [Log(file, _table(file, "row {}", rows, ("arm", "seed")), guess=told)]
     if step is None:
         owned = _owned(rows, names)
         if not owned.rows and rows:
@@ -331,10 +452,31 @@ def _csv(file: Path) -> list[Log]:
             )
         return [Log(file, _table(file, "row {}", owned.rows, owned.cell), guess=owned.said)]
     arm, seed = _whose(rows, names)
+    if _kinds(rows, [arm, seed, "step"]) < len(rows) and (owned := _owned(rows, names, "step")).cell == ("arm", "seed"):
+        return [Log(file, _table(file, "row {}", owned.rows, owned.cell), guess=owned.said)]
     whose = {arm: "arm", seed: "seed"} if arm and seed else {seed: "seed"} if seed else {}
     rows = [{whose.get(name, name): value for name, value in row.items()} for row in rows]
     told = _said([arm] if arm else [], str(seed), None) if whose else ""
     return [Log(file, _table(file, "row {}", rows, tuple(whose.values())), guess=told)]
+
+
+SEED_COLUMN = re.compile(r"seed[-_ ]?(\d{1,9})", re.IGNORECASE)
+
+
+def _of_columns(file: Path, rows: Sequence[Row], names: Sequence[str], wide: Sequence[str]) -> tuple[list[Row], str]:
+    """A row a run of a table with a column for each seed, and what was taken for what. Raises StudyError: no column of
+    arms."""
+    lowered = {name.lower(): name for name in reversed(names)}
+    arm = next((lowered[one] for one in ARMS if one in lowered), None)
+    if arm is None:
+        raise StudyError(f"{file}: has a column for each seed and none of arms, such as method or model")
+    found = [
+        {"step": row.get("step") or 1, "arm": _part(row.get(arm)), "seed": name.lstrip("SEDsed-_ "), "value": row[name]}
+        for row in rows
+        for name in wide
+        if row.get(name) is not None
+    ]
+    return found, f"arm is the column {arm}, seeds are {short(', '.join(wide))}, and their numbers are called value"
 
 
 CHARTED = re.compile(r"(?P<run>.+?) - (?P<metric>[^\s].*?)(?P<end>__MIN|__MAX)?")
@@ -360,9 +502,17 @@ def _chart(file: Path, rows: Sequence[Row], charted: Sequence[str]) -> list[Log]
 
 
 STEP_LINE = re.compile(r"\bstep:(\d{1,12}) - (.+)")
-PRINTED = re.compile(r"step:(\d{1,12})(?:/\d{1,12})?((?: [\w./-]{1,60}:(?:[-+.\deE]+|nan|inf)[a-z%]{0,2})+)")
-"""`step:125/1480 val_loss:4.3 train_time:17ms`, as speed runs of nanoGPT print it."""
+PRINTED = re.compile(
+    r"(?:step:(?=\d)|(?=\d{1,12}/))(\d{1,12})(?:/\d{1,12})?((?: [\w./-]{1,60}: ?(?:[-+.\deE]+|nan|inf)[a-z%]{0,2})+)"
+)
+"""`step:125/1480 val_loss:4.3 train_time:17ms` or `125/1480 val_loss: 4.3`, as speed runs of nanoGPT print it."""
 LONGEST_LINE = 100_000
+
+
+def _is_table(file: Path) -> bool:
+    """Whether printed lines are a table with tabs, as Spinning Up's progress.txt."""
+    first, second = (*read_text(file, MOST_BYTES, StudyError, errors="replace").splitlines()[:2], "", "")[:2]
+    return first.count("\t") > 1 and first.count("\t") == second.count("\t")
 
 
 def _console(file: Path) -> Log:
@@ -377,7 +527,7 @@ def _console(file: Path) -> Log:
             values = {key.strip(): value.strip() for key, _, value in parts if key}
             rows.append({"step": found[1], **{k: v for k, v in values.items() if _number(_plain(v)) is not None}})
         elif found := PRINTED.fullmatch(line):
-            values = dict(re.findall(r" ([\w./-]+):([-+.\deE]+|nan|inf)", found[2]))
+            values = dict(re.findall(r" ([\w./-]+): ?([-+.\deE]+|nan|inf)", found[2]))
             if rows and rows[-1]["step"] == found[1] and not {*values} & {*rows[-1]} - {"train_time", "step_avg"}:
                 rows[-1] |= values  # training and validation print a line each
             else:

@@ -89,10 +89,13 @@ def trl_examples() -> str:
 
 
 def finished_logs() -> str:
-    """Markdown: sets of public logs by repository and layout, and how many of each kind are read."""
+    """Markdown: sets of public logs by repository and layout, and how many of each kind are read; and what was read of
+    the later ones before anything was mended for them."""
     kinds = ("answered", "in part", "asked", "wrong")
     found: dict[tuple[str, str], list[str]] = {}
-    for row in results("finished_logs"):
+    rows = results("finished_logs")
+    first = [row["first"] for row in rows if "first" in row]
+    for row in rows:
         found.setdefault((f"{row['repository']}@{row['commit'][:8]}", row["what"]), []).append(row["verdict"])
     lines = [f"| repository | layout | sets | {' | '.join(kinds)} |", f"|---|---|{'---:|' * (len(kinds) + 1)}"]
     for (repository, what), verdicts in found.items():
@@ -100,7 +103,16 @@ def finished_logs() -> str:
         lines.append(f"| {repository} | {what} | {len(verdicts)} | {counts} |")
     every = [verdict for verdicts in found.values() for verdict in verdicts]
     totals = " | ".join(str(every.count(kind)) for kind in kinds)
-    return "\n".join([*lines, f"| all | | {len(every)} | {totals} |"])
+    lines += [f"| all | | {len(every)} | {totals} |"]
+    if first:
+        said = ", ".join(f"{kind} {first.count(kind)}" for kind in kinds)
+        lines += [
+            "",
+            f"The last {len(first)} sets were chosen and counted before the reader had seen them. It answered "
+            f"{first.count('answered')} of these {len(first)} before anything was mended for them ({said}); the table "
+            "has what it says since.",
+        ]
+    return "\n".join(lines)
 
 
 # The first minutes and what `ablate` promises (benchmarks/first_run.py, benchmarks/estimates.py)

@@ -180,14 +180,48 @@ OTHERS = {
     # runs by their dates or ids in a folder an arm; the source of the program stands above what it printed
     "no seeds": ({f"{arm}/{n}.txt": "print(f'step:{step}/9 val_loss:{x}')\nstep:1/9 val_loss:3.5 train_time:1ms\n"
                  for arm in "ab" for n in "01"}, {"a": 2, "b": 2}),
+    "a JSON file a run": ({f"{arm}_seed{n}.json": f'{{"acc": {n}, "loss": [3, 2], "config": {{"lr": 1, "seed": {n}}}}}'
+                           for arm in "ab" for n in "01"}, {"a": 2, "b": 2}),
+    "JSON with arm and seed in it": ({f"{n}.json": f'{{"model": "{arm}", "seed": 1, "in": {{"acc": {n}}}, "acc": 1}}'
+                                      for n, arm in enumerate("ab")}, {"a": 1, "b": 1}),
+    # episodes of training and of a test are two curves of one run
+    "JSON rows of a run": ({f"{arm}.json": "[" + ",".join(
+        f'{{"agent_name": "{arm}", "config": {{"lr": 1}}, "seed": 7, "phase": "{phase}", "episode": {n}, "acc": {n}}}'
+        for phase in ("train", "test") for n in range(3)) + "]" for arm in "ab"}, {"a": 1, "b": 1}),
+    "tabs": ({f"{arm}_s{n}/progress.txt": "Epoch\tacc\tloss\n0\t1\t2\n1\t2\t1\n" for arm in "ab" for n in "01"},
+             {"a": 2, "b": 2}),
+    "a folder an arm, the seed in the file": ({f"{arm}/train_seed{n}.log": "step:1/9 val_loss:3.5 train_time:1ms\n"
+                                               for arm in "ab" for n in "01"}, {"a": 2, "b": 2}),
+    "printed without the word step": ({f"{arm}_seed1.log": "x 1/9\n0/9 val_loss: 3.5 val_bpb: 1.2\n8/9 val_loss: 3\n"
+                                       for arm in "ab"}, {"a": 1, "b": 1}),
+    "a sweep in fractions": ({"r.csv": "alpha,seed,acc\n" + "".join(
+        f"{alpha},{seed},0.{seed}\n" for alpha in (0.0, 0.25) for seed in (1, 2))}, {"0.0": 2, "0.25": 2}),
+    # the id of a run is as good as its environment, and gives more arms
+    "curves of several runs": ({"r.csv": "step,run_id,agent,env,seed,acc\n" + "".join(
+        f"{step},r={env}{seed},A,{env},{seed},1\n" for env in "xy" for seed in (1, 2) for step in (1, 2))},
+        {"A-x": 2, "A-y": 2}),
+    "a seed in brackets": ({"r.csv": "Model,acc\nBase (Seed 1),1\nBase (Seed 2),2\nOurs 25% (Seed 1),1\n"},
+                           {"Base": 2, "Ours-25": 1}),
+    "names, epochs and a summary": ({"r.jsonl": "".join(
+        f'{{"run": "{arm}_seed0", "epoch": {n}, "acc": {n}}}\n' for arm in "ab" for n in range(3))
+        + '{"run": "a_seed0", "seed": 0, "best": 2}\n'}, {"a": 1, "b": 1}),
+    "settings before and a summary after": ({f"{arm}_s0.jsonl": '{"_meta": {"lr": 1}}\n' + "".join(
+        f'{{"step": {n}, "acc": 2}}\n' for n in range(3)) + '{"_summary": {"acc": 2}}\n' for arm in "ab"},
+        {"a": 1, "b": 1}),
+    "a column for each seed": ({"r.csv": "model,size,seed_0,seed_1,mean\na,9,1,2,1.5\nb,9,1,,\n"}, {"a": 2, "b": 1}),
+    "a first column that counts": ({f"{arm}_seed0.csv": "time,acc\n" + "".join(f"{n},{n}.5\n" for n in range(10))
+                                    for arm in "ab"}, {"a": 1, "b": 1}),
+    "one column twice, with the same cells": ({f"{arm}_seed0.csv": "step,acc,acc\n1,2,2\n2,3,3\n" for arm in "ab"},
+                                              {"a": 1, "b": 1}),
 }  # fmt: skip
+METRICS = {"JSON rows of a run": "test/acc", "a column for each seed": "value"}
 
 
-@pytest.mark.parametrize(("files", "arms"), OTHERS.values(), ids=OTHERS)
-def test_arms_and_seeds_are_found_in_the_layouts_of_others(tmp_path, files, arms):
-    runs, _, notes, left_out = runs_of_logs(
-        "csv", [folder_of(tmp_path, files)], "val_loss" if "a/0.txt" in files else None
-    )
+@pytest.mark.parametrize("layout", OTHERS)
+def test_arms_and_seeds_are_found_in_the_layouts_of_others(tmp_path, layout):
+    files, arms = OTHERS[layout]
+    measured = next((key for key in ("val_loss", "acc", "reward") if any(key in text for text in files.values())), None)
+    runs, _, notes, left_out = runs_of_logs("csv", [folder_of(tmp_path, files)], METRICS.get(layout, measured))
     assert Counter(run.arm for run in runs) == arms
     assert left_out == []
     assert len({(run.arm, run.seed) for run in runs}) == len(runs)
@@ -200,3 +234,39 @@ def test_a_table_with_seeds_and_one_arm_asks_for_the_others(tmp_path):
     table = folder_of(tmp_path, {"one.csv": "seed,acc\n1,0.5\n2,0.6\n"}) / "one.csv"
     with pytest.raises(StudyError, match="has seeds and no column of arms; give the folder with the files of all arms"):
         runs_of_logs("csv", [table], None)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        # a measured number that repeats is no setting of a sweep, which every seed has
+        ("r.csv", "acc,seed,loss\n0.5,1,1\n0.5,2,1\n0.25,1,2\n0.25,3,2\n", "has seeds and no column of arms"),
+        ("a_seed0.csv", "step,acc,acc\n1,2,2\n2,3,4\n", "has the column acc twice"),
+        ("a_seed0.csv", "time,acc\n" + "".join(f"{n * n},1\n" for n in range(12)), "has no column step"),
+        ("r.csv", "arm,seed,on,acc\na,1,x,1\na,1,y,2\nb,1,z,3\n", "has step 1 twice"),
+        ("r.csv", "arm,seed,acc\na,1,1\na,1,2\nb,1,3\nb,2,3\nc,1,4\n", "has step 1 twice"),
+        ("a_seed0.json", '{"name": "x"}', "has no numbers"),
+    ],
+)
+def test_what_may_be_read_in_two_ways_is_asked(tmp_path, name, text, said):
+    with pytest.raises(StudyError, match=said):
+        runs_of_logs("csv", [folder_of(tmp_path, {name: text})], "acc")
+
+
+def test_a_last_step_that_is_logged_twice_counts_once_and_is_told(tmp_path):
+    files = {f"a/run-{n}.csv": "timesteps,acc\n10,1\n20,2\n20,3\n" for n in "12"}
+    files |= {f"b/run-{n}.csv": "timesteps,acc\n10,1\n10,4\n20,2\n" for n in "12"}
+    files |= {f"c/run-{n}.csv": "timesteps,acc\n10,1\n20,2\n" for n in "12"}
+    runs, _, notes, left_out = runs_of_logs("csv", [folder_of(tmp_path, files)], "acc")
+    assert {run.arm: run.series("acc").tolist() for run in runs} == {"a": [1, 3], "c": [1, 2]}
+    assert sum("the last step is in two rows" in note for note in notes) == 2
+    assert [reason for reason in left_out if "has step 10 twice" in reason] == left_out != []
+
+
+def test_of_several_runs_in_a_file_the_one_with_a_step_twice_is_left_out_by_its_name(tmp_path):
+    lines = [f'{{"run_id": "{arm}_s1", "step": {n}, "acc": 1}}\n' for arm in "abc" for n in (1, 2)]
+    folder_of(tmp_path, {"r.jsonl": "".join([*lines, lines[0]])})
+    runs, _, _, left_out = runs_of_logs("csv", [tmp_path], "acc")
+    assert [run.arm for run in runs] == ["b", "c"]
+    assert len(left_out) == 1
+    assert left_out[0].startswith("a/seed_1: ")
