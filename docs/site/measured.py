@@ -115,18 +115,15 @@ def finished_logs() -> str:
     return "\n".join(lines)
 
 
-# The first minutes and what `ablate` promises (benchmarks/install.py, first_run.py, estimates.py)
+# The first minutes and what `ablate` promises (benchmarks/first_run.py, benchmarks/estimates.py)
 
 
 def first_minutes() -> str:
-    """Markdown: the set-up and README's two commands, seconds to each event."""
-    found, install = results("first_run"), results("install")
+    """Markdown: README's two commands, seconds to each event."""
+    found = results("first_run")
     events = {"first_line": "first line", "first_point": "first point of a curve", "whole": "end"}
     machine = f"{found['machine']['processor']}, {found['machine']['cores']} cores"
     lines = [f"| {machine} | | s | processor s |", "|---|---|---:|---:|"]
-    for row in install["rows"]:
-        how = f"{row['mb']} MB at {install['mbit']:g} Mbit/s"
-        lines.append(f"| `make install`, {row['tool']} | {how} | {row['s']} | {row['processor_s']} |")
     for command, name in {"first": "`make train`", "second": "README's study"}.items():
         row = found[command]
         lines += [
