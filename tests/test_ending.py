@@ -118,8 +118,10 @@ CASES = {
         module="dapo_lit.evaluate",
     ),
 }  # fmt: skip
+TYPED = "Ctrl-C typed"
+"""The terminal sends it to the command and to everything that this has started."""
 HOW = {"SIGINT": signal.SIGINT, "SIGTERM": signal.SIGTERM, "SIGHUP": signal.SIGHUP, "SIGKILL": signal.SIGKILL}
-ENDS = [*HOW, "closed terminal"]
+ENDS = [*HOW, "closed terminal", TYPED]
 ALL = "DAPO_LIT_MATRIX" in os.environ  # `make sweeps`
 PAIRS = [(name, how) for name in CASES for how in ENDS if ALL or how == "SIGTERM" or name == "train"]
 PROGRAMS = ENDS if ALL else ["SIGKILL"]
@@ -165,14 +167,14 @@ def test_a_command_that_is_ended_leaves_no_process_and_says_what_it_kept(name, h
     assert "Traceback" not in ended.stderr
     if how == "SIGKILL":
         return
-    number = HOW.get(how, signal.SIGHUP)
+    number = signal.SIGINT if how == TYPED else HOW.get(how, signal.SIGHUP)
     gently = case.saves_itself and number != signal.SIGINT
     assert ended.returncode == (0 if gently else 128 + number), ended.stderr
     for run in {file.parent for file in tmp_path.glob("runs/**/metrics.jsonl")} if name != "fork" else ():
         if not run.is_relative_to(tmp_path / RUN.parent) or name in ("train", "ranks"):
             assert (last_step(run) or 0) < STEPS, run  # it did not go on to its end
             assert f"step_{last_step(run):06d}.ckpt" in [file.name for file in complete(run / "checkpoints")], run
-    if how != "closed terminal":
+    if how in HOW:
         said, by = ended.stdout + ended.stderr, "Ctrl-C" if number == signal.SIGINT else how
         line = case.asked if gently and case.asked else f"stopped by {by}{case.line}"
         assert len(re.findall(f"^{line}$", said, re.MULTILINE)) == 1, said
@@ -193,7 +195,7 @@ def ended_by(
     how: str, is_at_work: Callable[[Command], bool], cwd: Path, module: str, *arguments: str
 ) -> subprocess.CompletedProcess[str]:
     """Starts a command, ends it while it is at work, and asks that nothing of it lives on."""
-    master, slave = pty.openpty() if how == "closed terminal" else (0, 0)
+    master, slave = (0, 0) if how in HOW else pty.openpty()
     command = Command(*arguments, cwd=cwd, module=module, terminal=os.ttyname(slave) if slave else "")
     closing = threading.Event()
     reader = threading.Thread(target=copied, args=(master, command.folder / "stdout", closing))
@@ -201,13 +203,16 @@ def ended_by(
         reader.start()
     try:
         wait_for(lambda: is_at_work(command), command)
+        if how == TYPED:
+            os.write(master, b"\x03")
+            command.wait(300)
     finally:
         closing.set()
     if slave:
         reader.join()
         os.close(slave)
         os.close(master)
-    else:
+    if how in HOW:
         command.send_signal(HOW[how])
     ended = command.wait(300)
     assert command.leaves_nothing(within_s=55), f"{how}: processes of {module} live on"

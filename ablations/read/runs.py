@@ -33,7 +33,7 @@ from ablations.trainer import remedies, same_experiment
 
 RUN_NAME = re.compile(r"seed_\d+")
 MOST_FOLDERS = 5_000
-"""Below a path that is searched for runs: a disk's root is refused within a second, a study of thousands is not."""
+"""Folders that a search for runs enters before it gives up, as at the root of a disk; those of runs are not entered."""
 
 
 @dataclass(frozen=True)

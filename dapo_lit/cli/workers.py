@@ -127,7 +127,10 @@ def _run_forked(
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
             for number in stops[passed_on:]:
                 if number == signal.SIGINT and not passed_on:
-                    print("stopping after the step that each cell is in; Ctrl-C again: at once", flush=True)
+                    print(
+                        "stopping when each running cell has finished its step; press Ctrl-C again to stop at once",
+                        flush=True,
+                    )
                 passed_on += 1
                 for process in running:
                     os.kill(process.pid, number)

@@ -57,7 +57,7 @@ class StopSignal:
                 signal.signal(signal.SIGALRM, out_of_time)
                 signal.setitimer(signal.ITIMER_REAL, grace_s)
             elif first and os.environ.get("RANK", "0") == "0":
-                os.write(2, b"stopping after this step; Ctrl-C again: at once\n")
+                os.write(2, b"stopping after this step; press Ctrl-C again to stop at once\n")
             elif now > self._asked_at + ONE_PRESS_S:
                 signal.signal(number, self._before[number])
                 os.kill(os.getpid(), number)

@@ -105,12 +105,11 @@ def finished_logs() -> str:
     totals = " | ".join(str(every.count(kind)) for kind in kinds)
     lines += [f"| all | | {len(every)} | {totals} |"]
     if first:
-        said = ", ".join(f"{kind} {first.count(kind)}" for kind in kinds)
+        said = ", ".join(f"{first.count(kind)} {kind}" for kind in kinds)
         lines += [
             "",
-            f"The last {len(first)} sets were chosen and counted before the reader had seen them. It answered "
-            f"{first.count('answered')} of these {len(first)} before anything was mended for them ({said}); the table "
-            "has what it says since.",
+            f"The last {len(first)} sets were chosen and counted before they were read. The reader as it was then: "
+            f"{said}. It was mended for them afterwards, and the table has what it says now.",
         ]
     return "\n".join(lines)
 

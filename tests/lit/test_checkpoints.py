@@ -258,7 +258,7 @@ def test_the_first_ctrl_c_asks_the_second_one_ends_and_a_press_that_comes_twice_
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)  # from the terminal, and from the program that started this one
         assert (stop.requested, stop.number) == (True, signal.SIGINT)
-        assert capfd.readouterr().err == "stopping after this step; Ctrl-C again: at once\n"
+        assert capfd.readouterr().err == "stopping after this step; press Ctrl-C again to stop at once\n"
         assert signal.getitimer(signal.ITIMER_REAL)[0] == 0  # a step may take longer than a scheduler's patience
         later = time.monotonic() + 2
         monkeypatch.setattr(time, "monotonic", lambda: later)
