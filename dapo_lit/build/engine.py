@@ -55,6 +55,12 @@ def build_engine(
             **rollout.vllm.model_dump(exclude={"placement", "server", "dtype", "kv_cache_gb"}),
             kv_cache_gb=rollout.vllm.cache_gb,
         )
+        if rollout.vllm.placement == "process" or (
+            rollout.vllm.placement == "auto" and torch.cuda.is_available() and ranks.size == 1
+        ):
+            from dapo_lit.engines.vllm_engine.process import VllmProcessEngine
+
+            return VllmProcessEngine(config, eos_ids=ids, dtype=dtype, settings=settings)
         return VllmEngine(config, eos_ids=ids, dtype=dtype, settings=settings)
     except ValueError as error:
         raise ConfigError(str(error)) from error
@@ -80,5 +86,5 @@ def server_settings(
 
 def ranks_per_engine(rollout: Rollout) -> int:
     """Neighbouring ranks that share one engine."""
-    colocated = rollout.engine == "vllm" and rollout.vllm.placement == "colocated"
+    colocated = rollout.engine == "vllm" and rollout.vllm.placement != "server"
     return rollout.vllm.tensor_parallel if colocated else 1

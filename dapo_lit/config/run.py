@@ -157,11 +157,18 @@ class Config(Section):
     def _faults_of_processes(self) -> Iterator[str]:
         """Settings of engine and trainer that cannot share processes."""
         vllm = self.rollout.vllm
-        colocated = self.rollout.engine == "vllm" and vllm.placement == "colocated"
+        beside = self.rollout.engine == "vllm" and vllm.placement != "server"
+        several = self.trainer.devices * self.trainer.num_nodes > 1
         own = "give the engine servers of its own (rollout.vllm.placement=server)"
-        if colocated and vllm.deterministic:
-            yield f"rollout.vllm.deterministic replaces matrix products in the whole process, in training too; {own}"
-        shares = colocated and vllm.tensor_parallel > 1
+        if beside and vllm.placement == "process" and several:
+            yield f"rollout.vllm.placement=process is for one process that trains; leave it at auto, or {own}"
+        in_trainer = vllm.placement == "colocated" or (vllm.placement == "auto" and several)
+        if beside and in_trainer and vllm.deterministic:
+            yield (
+                "rollout.vllm.deterministic replaces matrix products in the whole process, in training too; set "
+                f"rollout.vllm.placement=process, or {own}"
+            )
+        shares = beside and vllm.tensor_parallel > 1
         if shares and self.trainer.devices % vllm.tensor_parallel:
             yield (
                 f"rollout.vllm.tensor_parallel ({vllm.tensor_parallel}) does not divide the {self.trainer.devices} "
@@ -169,7 +176,7 @@ class Config(Section):
             )
         ahead, sampling = self.rollout.steps_ahead, self.algorithm.dynamic_sampling
         excluded = {
-            "rollout.vllm.sleep": (colocated and vllm.sleep, f"an engine that samples meanwhile cannot sleep; {own}"),
+            "rollout.vllm.sleep": (beside and vllm.sleep, f"an engine that samples meanwhile cannot sleep; {own}"),
             "rollout.vllm.tensor_parallel > 1": (shares, f"the exchanges of its ranks collide with training; {own}"),
             "replay.record": (self.replay.record, "the state before a step has its rollouts already"),
         }

@@ -288,8 +288,9 @@ class VllmServer(Section):
 
 
 class Vllm(Section):
-    placement: Annotated[Literal["colocated", "server"], EXECUTION]
-    """In the trainer's process, or in vLLM servers on other GPUs or machines."""
+    placement: Annotated[Literal["auto", "colocated", "process", "server"], EXECUTION]
+    """In the trainer's process (`colocated`), in one of its own on the same GPU (`process`), or in vLLM servers on
+    other GPUs or machines; auto: `process` where one process trains on a GPU, else `colocated`."""
     server: Annotated[VllmServer, EXECUTION]
     """Settings for placement=server."""
     kv_cache_gb: Annotated[PositiveFloat | Literal["auto"], EXECUTION]

@@ -56,7 +56,7 @@ def fitted(config: Config, gpu_bytes: int | None) -> Fit:
         plain = {"micro_batch_tokens": CPU_TOKENS, "activation_checkpointing": "none"}
         return _chosen(config, keys, plain, CPU_CACHE_GB, "on a CPU")
     room = USABLE * gpu_bytes / GIB
-    colocated = config.rollout.engine == "vllm" and config.rollout.vllm.placement == "colocated"
+    colocated = config.rollout.engine == "vllm" and config.rollout.vllm.placement != "server"
     awake = colocated and not config.rollout.vllm.sleep
     wanted = max(_full_cache(config), LEAST_CACHE_GIB) if colocated else 0.0
     cache = config.rollout.vllm.kv_cache_gb if colocated else 0.0

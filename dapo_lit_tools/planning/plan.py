@@ -204,7 +204,7 @@ def engines(config: PlanConfig, memory: Memory) -> Engines:
     capacity, weights = config.hardware.memory_gb * 1e9, 2.0 * memory.parameters
     if rollout.engine == "torch":
         return Engines(of_trainer, 1, slots, max(capacity - memory.state * 2**30 - weights, 1.0))
-    if vllm.placement == "colocated":
+    if vllm.placement != "server":
         return Engines(
             of_trainer / vllm.tensor_parallel, vllm.tensor_parallel, slots, vllm.cache_gb * 2**30 * vllm.tensor_parallel
         )
@@ -255,7 +255,7 @@ def what_fits(config: PlanConfig, memory: Memory) -> tuple[list[str], int | None
     ways: dict[str, Config] = {"": config}
     if memory.peak > capacity and config.trainer.activation_checkpointing == "none":
         ways["trainer.activation_checkpointing=full"] = changed(config, activation_checkpointing="full")
-    colocated = config.rollout.engine == "vllm" and vllm.placement == "colocated"
+    colocated = config.rollout.engine == "vllm" and vllm.placement != "server"
     if memory.peak > capacity and colocated and not vllm.sleep:
         asleep = config.rollout.model_copy(update={"vllm": vllm.model_copy(update={"sleep": True})})
         for name, of in list(ways.items()):

@@ -21,6 +21,7 @@ from packaging.requirements import Requirement
 from simulated_loan import Draw, Loan
 from small_runs import Run
 
+from dapo_lit.engines.vllm_engine.process import FAILED
 from dapo_lit.policy.load import eos_ids, load_model, load_tokenizer
 from dapo_lit_tools.planning.duration import response_lengths
 
@@ -221,6 +222,7 @@ def test_what_a_part_that_is_ended_has_started_ends_with_it(script, tmp_path):
 
 
 WORKS, CRASHES, CAP, MEMORY = (0, 3, ""), (1, 0, "illegal memory access"), (None, 0, ""), (1, 0, "CUDA out of memory")
+RESTARTED = (0, 3, f"{FAILED} (ended by SIGSEGV); it is started again without CUDA graphs")
 """Exit code, steps that were made, last line of the log."""
 PLAIN, NO_GRAPHS, GRAPHS, FAST = (  # graphs, compiled
     (False, False), (False, True), (True, False), (True, True)
@@ -232,6 +234,7 @@ PLAIN, NO_GRAPHS, GRAPHS, FAST = (  # graphs, compiled
     [
         pytest.param([WORKS] * 3, [PLAIN, FAST, GRAPHS], id="all work"),
         pytest.param([WORKS, CRASHES, WORKS, WORKS], [PLAIN, FAST, NO_GRAPHS, PLAIN], id="graphs crash"),
+        pytest.param([WORKS, RESTARTED, WORKS], [PLAIN, FAST, PLAIN], id="an engine with graphs is started again"),
         pytest.param([CAP, CAP, CAP], [PLAIN, FAST, PLAIN], id="all end at their caps"),
         pytest.param([CAP, WORKS, WORKS], [PLAIN, FAST, GRAPHS], id="the first ends at its cap"),
         pytest.param([WORKS, WORKS, CRASHES, WORKS], [PLAIN, FAST, GRAPHS, PLAIN], id="graphs crash at 1.5B"),
