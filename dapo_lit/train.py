@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -169,6 +170,14 @@ def check_study(configs: Iterable[Config], arms: Iterable[Config] = ()) -> None:
             return
 
 
+INHERITED = (
+    "dapo_lit.lit.fit", "dapo_lit.cli.run_summary", "dapo_lit.cli.same_inputs", "dapo_lit.engines.torch_engine.engine",
+    "ablations.report.run_page", "transformers.models.qwen2.modeling_qwen2",
+)  # fmt: skip
+"""What the cells of a study import: once, before they are forked. None of it starts a thread, which a fork would lose;
+Qwen2 is the architecture of the base policies that are made here."""
+
+
 def run_study(study: Sweep, run: Callable[[Config, list[str]], None] = train) -> int:
     """Registers a study and runs its cells, several at a time, look by look; returns the largest of their exit codes.
 
@@ -177,7 +186,8 @@ def run_study(study: Sweep, run: Callable[[Config, list[str]], None] = train) ->
     """
     if code := exit_code_of(lambda: checked_early(study.config)):
         return code
-    import dapo_lit.lit.fit  # noqa: F401  (so that the cells' processes inherit the imports)
+    for module in INHERITED:
+        import_module(module)
     from ablations.read.packed_cells import read_cells
     from dapo_lit.cli.workers import in_child, run_cells, workers_for
 

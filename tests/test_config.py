@@ -20,7 +20,7 @@ from dapo_lit.train import train
 EXPERIMENTS = sorted(file.stem for file in (config_folder() / "experiment").glob("*.yaml"))
 T = "algorithm.techniques."
 STUDY = {"study_name", "task.base_seed", "resume", "budget.steps"}
-STUDY |= {"evaluation.every", "evaluation.samples", "evaluation.final_samples", "trainer.shared_prompt"}
+STUDY |= {"evaluation.every", "evaluation.samples", "evaluation.final_samples"}
 """What every study sets."""
 DIFFERS = {
     "dapo": {"study_name"},

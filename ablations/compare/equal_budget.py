@@ -76,9 +76,15 @@ def tokens_used(runs: Runs, contrast: Contrast) -> tuple[float, float] | None:
     A budget of tokens ends a run after the step that passes it, so that sides with the same budget still differ.
     """
     pairs = sides(runs.usable, contrast)
-    ends = [[run.series("tokens_generated").max() for pair in pairs for run in pair[side]] for side in (0, 1)]
+    ends = [[_end(run, "tokens_generated") for pair in pairs for run in pair[side]] for side in (0, 1)]
     means = (float(np.mean(ends[0])), float(np.mean(ends[1]))) if all(ends) else (np.nan, np.nan)
     return None if np.isnan(means).any() else means
+
+
+def _end(run: Run, axis: str) -> float:
+    """The largest place of a run on an axis of budget; NaN where it was not logged."""
+    _, places = run.points(axis)
+    return float(places.max()) if len(places) else np.nan
 
 
 def costs(runs: Runs, contrast: Contrast, key: str) -> dict[str, Cost]:
@@ -108,7 +114,7 @@ def _on_axis(
 ) -> Cost | None:
     used, pairs, bases = [], [], []
     for treated, control in both:
-        ends = [np.mean([run.series(axis).max() for run in side]) for side in (treated, control)]
+        ends = [np.mean([_end(run, axis) for run in side]) for side in (treated, control)]
         curves = {run.arm: measured(run, key, axis) for run in (*treated, *control)}
         if all(end > 0 for end in ends) and all(curve.at_every_step for curve in curves.values()):
             # Ratios are averaged as logs: twice and half must average to 1.

@@ -3,6 +3,7 @@
 Techniques differ in colour, dash and marker, so that it reads in grey.
 """
 
+import functools
 import textwrap
 from collections.abc import Mapping, Sequence
 
@@ -39,6 +40,8 @@ TEXT = 7
 """Points."""
 Bands = dict[str, dict[str, pd.DataFrame]]
 """Metric -> label of a comparison -> its band."""
+Curve = tuple[np.ndarray, np.ndarray]
+"""Steps and values, both [points]."""
 
 
 def paired_differences(runs: Runs, contrast: Contrast, key: str, smooth: int = 1) -> pd.DataFrame:
@@ -46,16 +49,33 @@ def paired_differences(runs: Runs, contrast: Contrast, key: str, smooth: int = 1
 
     smooth: rows of a centred moving mean, taken over each run before the difference.
     """
+    return _paired(_curves(runs, key, smooth), contrast)
+
+
+def _curves(runs: Runs, key: str, smooth: int) -> dict[tuple[str, int], Curve]:
+    """The smoothed metric of every usable run that logged it, by arm and seed."""
     cells = {(run.arm, run.seed): run for run in runs if run.usable and not run.has_nonfinite(key)}
+    found = {cell: curve(run, key, "step", smooth) for cell, run in cells.items()}
+    return {cell: (series.index.to_numpy(), series.to_numpy()) for cell, series in found.items() if len(series)}
+
+
+def _paired(curves: Mapping[tuple[str, int], Curve], contrast: Contrast) -> pd.DataFrame:
+    """`paired_differences` of curves, which the comparisons of a study share."""
     columns: dict[int, pd.Series] = {}
-    for seed in runs.seeds:
-        arms = [(weight, cells.get((arm, seed))) for arm, weight in contrast.weights.items()]
-        parts = [weight * curve(run, key, "step", smooth) for weight, run in arms if run]
-        if len(parts) == len(arms) and all(len(part) for part in parts):
-            table = pd.concat(parts, axis=1, join="inner")
-            if len(table):
-                columns[seed] = table.sum(axis=1)
+    for seed in sorted({seed for _, seed in curves}):
+        parts = [(weight, curves.get((arm, seed))) for arm, weight in contrast.weights.items()]
+        own = [(weight, part) for weight, part in parts if part]
+        if len(own) < len(parts):
+            continue
+        steps = functools.reduce(_shared, [steps for _, (steps, _) in own])
+        if len(steps):
+            values = [weight * values[np.searchsorted(at, steps)] for weight, (at, values) in own]
+            columns[seed] = pd.Series(np.sum(values, axis=0), index=steps)
     return pd.DataFrame(columns)
+
+
+def _shared(steps: np.ndarray, others: np.ndarray) -> np.ndarray:
+    return steps if np.array_equal(steps, others) else np.intersect1d(steps, others)
 
 
 def difference_band(differences: pd.DataFrame, base_of: Mapping[int, str] | None = None) -> pd.DataFrame:
@@ -81,9 +101,9 @@ def differences_figure(runs: Runs, found: Sequence[Contrast], keys: Sequence[str
     window = max(1, int(max((run.metrics.index.max() for run in usable), default=0)) // 10)
     bands: Bands = {}
     for key in keys:
+        curves = _curves(usable, key, 1 if key.startswith("eval/") else window)
         for contrast in lines:
-            smooth = 1 if key.startswith("eval/") else window
-            band = difference_band(paired_differences(usable, contrast, key, smooth), base_of)
+            band = difference_band(_paired(curves, contrast), base_of)
             if len(band := band[band["x"] > 0]):
                 bands.setdefault(key, {})[contrast.label] = band
     if not bands:

@@ -53,14 +53,16 @@ def measured(run: Run, key: str, axis: str) -> Measured:
     the end of step t - 1. An evaluation in row t comes after the updates. Rollouts on problems that the run has
     visited before are left out: their accuracy is not that of unseen problems.
     """
-    series = run.series(key)
-    spent = run.metrics.index.to_series() if axis == "step" else run.series(axis)
-    after = 0 if key.startswith("eval/") else 1
-    steps = series.index.to_numpy(int)
+    steps, values = run.points(key)
     # Arrays instead of `.loc`: a page of a study asks for this thousands of times.
-    at = spent.index.get_indexer(series.index - after)
-    kept = (at >= 0) & (steps < (run.first_repeat if after else np.inf))
-    return Measured(steps[kept] - after, spent.to_numpy(float)[at[kept]], series.to_numpy(float)[kept])
+    logged, spent = run.points(axis) if axis != "step" else (run.metrics.index.to_numpy(),) * 2
+    after = 0 if key.startswith("eval/") else 1
+    of_policy = steps - after
+    at = np.searchsorted(logged, of_policy)  # steps ascend
+    known = at < len(logged)
+    known[known] = logged[at[known]] == of_policy[known]
+    kept = known & (steps < (run.first_repeat if after else np.inf))
+    return Measured(of_policy[kept], spent[at[kept]].astype(float), values[kept].astype(float))
 
 
 def rising(curve: Measured) -> Measured:

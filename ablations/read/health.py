@@ -1,5 +1,6 @@
 """Checks of a run: faults, switches without effect, techniques that have something to act on."""
 
+import numpy as np
 import pandas as pd
 
 from ablations.read.runs import Run, Runs
@@ -10,23 +11,23 @@ TRUNCATED_LIMIT = 0.15
 
 def ends(run: Run, key: str) -> tuple[float, float] | None:
     """Means of the first and last tenth of a metric's logged steps; None below two, or if one was NaN or infinite."""
-    series = run.series(key)
-    series = series[series.index > 0]
-    if len(series) < 2 or run.has_nonfinite(key):
+    steps, values = run.points(key)
+    values = values[steps > 0]
+    if len(values) < 2 or run.has_nonfinite(key):
         return None
-    tenth = max(1, len(series) // 10)
-    return float(series.iloc[:tenth].mean()), float(series.iloc[-tenth:].mean())
+    tenth = max(1, len(values) // 10)
+    return float(values[:tenth].mean()), float(values[-tenth:].mean())
 
 
 def findings(run: Run) -> list[str]:
     """Everything about a run that a reader of its results should know, in words; empty for a healthy run."""
     found = [*run.faults, *_at_the_ends(run)]
-    empty = run.series("sampling/empty_steps")
+    _, empty = run.points("sampling/empty_steps")
     if len(empty) and empty.max() > 0:
         found.append(f"{int(empty.max())} steps without any mixed group (no update)")
     found += _gradient(run)
     for kind in ("error", "timeout"):
-        share = run.series(f"reward/verifier_{kind}_frac")
+        _, share = run.points(f"reward/verifier_{kind}_frac")
         if len(share) and share.max() > 0.01:
             found.append(f"verifier {kind}s: up to {share.max():.1%} of the completions of a step")
     if not run.usable and run.status != "running":
@@ -52,17 +53,17 @@ def _at_the_ends(run: Run) -> list[str]:
 
 def learned(run: Run) -> bool:
     """True if some update had a gradient, and where norms were not logged."""
-    return "optim/grad_norm" not in run.metrics or bool((run.series("optim/grad_norm") > 0).any())
+    return "optim/grad_norm" not in run.metrics or bool((run.points("optim/grad_norm")[1] > 0).any())
 
 
 def _gradient(run: Run) -> list[str]:
     if not learned(run):
         return ["nothing was learned: no update had a gradient"]
-    norm = run.series("optim/grad_norm")
-    norm = norm[norm > 0]
-    spikes = norm[norm > 10 * norm.median()] if len(norm) >= 10 else norm[:0]
+    steps, norm = run.points("optim/grad_norm")
+    steps, norm = steps[norm > 0], norm[norm > 0]
+    spikes = steps[norm > 10 * np.median(norm)] if len(norm) >= 10 else steps[:0]
     if len(spikes):
-        return [f"gradient spikes: norm above 10 times its median at {len(spikes)} steps, first {spikes.index[0]}"]
+        return [f"gradient spikes: norm above 10 times its median at {len(spikes)} steps, first {spikes[0]}"]
     return []
 
 
@@ -76,8 +77,8 @@ def idle_switches(run: Run) -> list[str]:
         reasons = [reason for reason in given if reason]
         if technique.never_acted:
             key, words = technique.never_acted
-            series = run.series(key)
-            reasons += [words] if len(series) and (series == 0).all() else []
+            _, values = run.points(key)
+            reasons += [words] if len(values) and (values == 0).all() else []
         found += [f"{switch} is on but had no effect: {reason}" for reason in reasons[:1]]
     return found
 

@@ -103,15 +103,15 @@ def outcome(run: Run, key: str) -> float | None:
     with `final_samples` only the one that ends the run counts. None where the metric was not logged after step 0, or
     was NaN or infinite somewhere.
     """
-    series = run.series(key)
-    values = series.to_numpy()[series.index.to_numpy() > 0]
+    steps, values = run.points(key)
+    values = values[steps > 0]
     count = len(values)
     if not count or run.has_nonfinite(key):
         return None
     points = max(1, min(3, count // 3)) if count <= 30 else count // 10
     if key.startswith("eval/") and (run.config.get("evaluation") or {}).get("final_samples"):
         # It has far more samples than those before it, and none of them is of the policy that the run ended with.
-        return float(values[-1]) if series.index[-1] == run.metrics.index[-1] else None
+        return float(values[-1]) if steps[-1] == run.metrics.index[-1] else None
     return float(values[-points:].mean())
 
 

@@ -116,19 +116,45 @@ class Run:
     def series(self, key: str) -> pd.Series:
         """A metric by step, without the steps at which it was not logged; empty if it never was."""
         if key not in self._series:
-            column = self.metrics[key] if key in self.metrics else pd.Series(dtype=float, name=key)
-            if not pd.api.types.is_numeric_dtype(column):
-                column = pd.to_numeric(column, errors="coerce")
-            values = column.to_numpy()
-            logged = ~np.isnan(values) if values.dtype.kind == "f" else column.notna().to_numpy()
-            # Arrays instead of a mask on the column: a page of a study makes a hundred thousand of these.
-            self._series[key] = (
-                column if logged.all() else pd.Series(values[logged], index=column.index[logged], name=key)
-            )
+            steps, values = self.points(key)
+            self._series[key] = pd.Series(values, index=pd.Index(steps, name=self.metrics.index.name), name=key)
         return self._series[key]
+
+    def points(self, key: str) -> tuple[np.ndarray, np.ndarray]:
+        """The steps and values of `series`, both [points].
+
+        Comparisons read these: a report of a large study asks tens of thousands of times, and a `Series` costs more
+        than the arithmetic on it.
+        """
+        if key not in self._points:
+            steps, values = self.metrics.index.to_numpy(), self.columns.get(key)
+            if values is None:
+                self._points[key] = steps[:0], np.empty(0)
+            else:
+                logged = ~pd.isna(values)
+                self._points[key] = (steps, values) if logged.all() else (steps[logged], values[logged])
+        return self._points[key]
+
+    @cached_property
+    def columns(self) -> dict[str, np.ndarray]:
+        """Every metric with a value for each row [steps], NaN where a row lacks it; what is no number is NaN."""
+        table, kinds = self.metrics, self.metrics.dtypes.to_numpy()
+        if not all(isinstance(kind, np.dtype) and kind.kind in "biuf" for kind in kinds):
+            table = table.apply(pd.to_numeric, errors="coerce")
+            kinds = table.dtypes.to_numpy()
+        names, found = list(map(str, table.columns)), dict[str, np.ndarray]()
+        for kind in dict.fromkeys(kinds):  # all of a kind at once: a `Series` for each takes as long as the comparisons
+            places = [place for place, other in enumerate(kinds) if other == kind]
+            values = table.iloc[:, places].to_numpy().T
+            found |= {names[place]: column for place, column in zip(places, values, strict=True)}
+        return found
 
     @cached_property
     def _series(self) -> dict[str, pd.Series]:
+        return {}
+
+    @cached_property
+    def _points(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         return {}
 
     @cached_property

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
+import numpy as np
 from scipy import stats
 
 from ablations.border import is_share
@@ -122,18 +122,20 @@ def _look(look: Look) -> dict[str, Any]:
 
 
 def _run(run: Run, keys: Sequence[str], base: str) -> dict[str, Any]:
-    rows = run.metrics
-    table = rows[[key for key in dict.fromkeys([*AXES, *keys]) if key in rows]]
-    if not all(map(pd.api.types.is_numeric_dtype, table.dtypes)):
-        table = table.apply(pd.to_numeric, errors="coerce")
-    # One array of all metrics: a page of a study has a hundred thousand columns.
-    columns = zip(table.columns, table.to_numpy(dtype=float).T.tolist(), strict=True)
-    values = {key: [float(f"{v:.6g}") if v == v else None for v in column] for key, column in columns}
+    values = {key: _six_digits(run.columns[key]) for key in dict.fromkeys([*AXES, *keys]) if key in run.columns}
     spoilt = [key for key in keys if run.has_nonfinite(key)]
     return {
-        "arm": run.arm, "seed": run.seed, "base": base, "values": {"step": rows.index.tolist()} | values,
+        "arm": run.arm, "seed": run.seed, "base": base, "values": {"step": run.metrics.index.tolist()} | values,
         "spoilt": spoilt,
     }  # fmt: skip
+
+
+def _six_digits(column: np.ndarray) -> list[float | None]:
+    values = column.astype(float)
+    # Counts, and the many metrics that are 0 in all rows: a page of a study has a million values.
+    if np.all((values == np.rint(values)) & (np.abs(values) < 1e6)):
+        return values.tolist()
+    return [float(f"{value:.6g}") if value == value else None for value in values.tolist()]
 
 
 def completions(runs: Runs, most: int | None = None) -> list[dict[str, Any]]:

@@ -16,7 +16,8 @@ from ablations.commands.status import main as status
 from ablations.commands.status import seconds_left, state_of
 from ablations.designs import Arm
 from ablations.files.metrics_file import metrics_line
-from ablations.read.packed_cells import pack, read_cells
+from ablations.read.packed_cells import pack, read_cells, read_packed, write_packed
+from ablations.read.run import Run
 from ablations.read.runs import StudyError, load, read_run, run_folders
 from ablations.techniques import NAIVE_GRPO
 
@@ -205,3 +206,43 @@ def test_a_search_for_runs_gives_up_on_a_folder_of_everything(tmp_path: Path, mo
         (tmp_path / f"other_{number}").mkdir()
     with pytest.raises(StudyError, match="more than 5 folders below; name the study's folder"):
         run_folders(tmp_path)
+
+
+def test_points_are_the_logged_steps_and_numbers_of_a_metric_whatever_its_column_holds(tmp_path: Path) -> None:
+    table = pd.DataFrame(
+        {"a": [1.0, np.nan, 3.0], "b": ["1", "none", None], "c": [1, 2, 3], "d": [True, False, True]},
+        index=pd.Index([0, 1, 3], name="step"),
+    )
+    run = Run.of(tmp_path, {"arm": "dapo", "seed": 0}, {}, metrics=table.assign(e=table["a"].astype("float32")))
+    expected = {
+        "a": ([0, 3], [1, 3]), "b": ([0], [1]), "c": ([0, 1, 3], [1, 2, 3]), "d": ([0, 1, 3], [1, 0, 1]),
+        "e": ([0, 3], [1, 3]), "absent": ([], []),
+    }  # fmt: skip
+    found = {key: tuple(part.tolist() for part in run.points(key)) for key in expected}
+    assert found == expected
+    assert {key: (s.index.tolist(), s.tolist()) for key in expected for s in [run.series(key)]} == expected
+    # A column of another kind in the table must not change the precision of this one.
+    assert run.points("e")[1].dtype == np.float32
+
+
+def test_packed_samples_are_those_of_each_cell_and_benchmark_in_their_order(tmp_path: Path) -> None:
+    runs = [
+        Run.of(
+            tmp_path / "live" / arm / f"seed_{seed}",
+            {"arm": arm, "seed": seed, "study": "s", "status": "finished"},
+            {},
+            metrics=pd.DataFrame({"m": [float(seed)]}, index=pd.Index([seed], name="step")),
+            packed_samples={
+                name: pd.DataFrame({"problem_id": [f"{arm}{seed}{name}{i}" for i in range(2)], "sample_index": [1, 0],
+                                    "correct": [True, False]})
+                for name in names
+            },
+        )
+        for arm, seed, names in [("b", 1, ("z", "y")), ("a", 0, ("y",)), ("b", 0, ())]
+    ]  # fmt: skip
+    write_packed(runs, tmp_path / "packed")
+    for run, again in zip(runs, read_packed(tmp_path / "packed"), strict=True):
+        assert (again.arm, again.seed, again.benchmarks) == (run.arm, run.seed, run.benchmarks)
+        assert again.metrics["m"].to_dict() == run.metrics["m"].to_dict()
+        for name in run.benchmarks:
+            assert list(again.evaluation(name)["problem_id"]) == list(run.evaluation(name)["problem_id"])

@@ -12,9 +12,12 @@ from small_runs import Run, rows
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.lit import datamodule
 from dapo_lit.lit.callbacks import RECOMPILED, mismatch_alarm
+from dapo_lit.lit.module import DAPOModule
 from dapo_lit.objective.losses import importance_ratio
 from dapo_lit.policy import wrap
 from dapo_lit.policy.attention import NAME, AttentionInterface, packed_attention
+from dapo_lit.step.batch import RolloutStep
+from dapo_lit.step.scoring import score
 from dapo_lit.switches.algorithm import collection_rules
 
 
@@ -111,6 +114,31 @@ def test_a_stale_sync_raises_the_alarm_in_every_step_after_the_first(compose, mo
         assert line.startswith(f"warning: step {step}: mismatch/kl is {kl[step - 1]:.3g} nats a token, above")
         assert "above 0.0001" in line
         assert "stale or broken" in line
+
+
+def test_old_log_probs_of_the_sampler_are_those_of_scoring_in_every_step_of_a_run(compose, monkeypatch):
+    make_updates, apart = DAPOModule.make_updates, []
+
+    def compared(self: DAPOModule, batch: RolloutStep) -> None:
+        assert batch.tokens is not None
+        used, _ = score(self.policy_forward, self.objective, batch.tokens)
+        assert torch.equal(used.old_logprobs, batch.tokens.rollout_logprobs)
+        scoring = replace(self.objective, recomputes_old_logprobs=True)
+        expected, _ = score(self.policy_forward, scoring, batch.tokens)
+        apart.append(float((used.old_logprobs - expected.old_logprobs).abs().max()))
+        make_updates(self, batch)
+
+    monkeypatch.setattr(DAPOModule, "make_updates", compared)
+    run = Run(compose(*FAST, "algorithm.old_logprobs=rollout", "rollout.temperature=0.7"))
+    before = [weight.detach().clone() for weight in run.parts.policy.parameters()]
+    run.fit()
+    assert len(apart) == 3
+    assert max(apart) < 1e-5  # nats; rounding of float32
+    # Weights that stood still would hide a sampler that keeps those of the first step.
+    moved = max(
+        float((w.detach() - b).abs().max()) for w, b in zip(run.module.policy.parameters(), before, strict=True)
+    )
+    assert moved > 1e-3
 
 
 def test_nothing_measured_is_silent_and_a_kl_that_is_no_number_is_not(compose):
