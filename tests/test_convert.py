@@ -258,7 +258,7 @@ def test_yaml_of_both_trainers_is_read_and_references_are_followed(tmp_path):
         ("a.py", "def f(:\n", "no Python"),
         ("a.sh", "echo hello\n", "no settings"),
         ("a.yaml", "- 1\n", "no mapping"),
-        ("a.yaml", "a: [\n", "no YAML"),
+        ("a.yaml", "a: [\n", "not YAML"),
         ("a.sh", "x" * 250_001, "at most 250,000 are read"),
         ("none.sh", None, "cannot be read"),
     ],

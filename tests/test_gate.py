@@ -114,9 +114,9 @@ def test_devices_pipes_folders_and_large_files_are_refused_before_they_are_read(
     with (tmp_path / "sparse").open("wb") as file:
         file.truncate(1 << 34)
     for name, reason in {
-        "pipe": "no regular file",
-        "link": "no regular file",
-        "": "no regular file",
+        "pipe": "not a regular file",
+        "link": "not a regular file",
+        "": "not a regular file",
         "sparse": "bytes",
     }.items():
         with pytest.raises(DamagedError, match=reason):
