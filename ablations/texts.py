@@ -53,7 +53,7 @@ def opened(file: Path, most: int | None = None, error: type[UserError] = Damaged
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
         os.close(descriptor)
-        raise error(f"{file}: cannot be read (it is no regular file)")
+        raise error(f"{file}: cannot be read (it is not a regular file)")
     with os.fdopen(descriptor, "rb") as stream:
         if most is not None and found.st_size > most:
             raise error(f"{file}: cannot be read ({found.st_size:,} bytes; at most {most:,} are read)")
@@ -118,7 +118,7 @@ def json_tree(
     except UnicodeDecodeError:
         reason = "it is not UTF-8"
     except json.JSONDecodeError as fault:
-        reason = f"it is no JSON: {fault}" if content else "it is empty"
+        reason = f"it is not JSON: {fault}" if content else "it is empty"
     except ValueError as fault:
         reason = str(fault)
     raise error(f"{place} cannot be read ({reason}){remedy}") from None
@@ -196,7 +196,7 @@ def yaml_tree(
         _check_events(yaml.parse(text, YamlLoader), most)
         return yaml.load(text, YamlLoader)
     except yaml.YAMLError as fault:
-        reason = f"it is no YAML: {fault}"
+        reason = f"it is not YAML: {fault}"
     except ODD_TAGS as fault:
         reason = str(fault)
     raise error(f"{place} cannot be read ({' '.join(reason.split())[:300]}){remedy}")

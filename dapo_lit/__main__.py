@@ -20,7 +20,7 @@ COMMANDS = {
     "export": "a checkpoint as a Hugging Face folder",
     "docs": "the pages that messages name, such as docs/rewards.md",
     "doctor": "what a run needs on this machine, and what is missing",
-    "convert": "a run of verl or TRL as the command here, and what does not come along",
+    "convert": "a run of verl or TRL as the command here, and what has no counterpart",
     "schema": "JSON schemas of the configs, for editors",
 }
 

@@ -86,12 +86,12 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[
     parser.add_argument("--model", help="a folder or a hub id")
     parser.add_argument("--data", help="problems and answers: JSONL, CSV, Parquet, a folder or a hub id")
     parser.add_argument("--reward", help="a rule of conf/reward (math, number, ...), or a function: module.function")
-    parser.add_argument("--budget", help="of `all`: 90m, 2h, or minutes; default: half of the combinations, six seeds")
+    parser.add_argument("--budget", help="for `all`: 90m, 2h, or minutes; default: half of the combinations, six seeds")
     parser.add_argument(
-        "--as-given", action="store_true", help="the keys are a whole run, as `convert` prints it: nothing is proposed"
+        "--as-given", action="store_true", help="use the keys as a complete run, as `convert` prints it"
     )
-    parser.add_argument("--plan", action="store_true", help="say what a study takes and can show, and stop")
-    parser.add_argument("--yes", action="store_true", help="start it without a question")
+    parser.add_argument("--plan", action="store_true", help="print what a study costs and can show, and stop")
+    parser.add_argument("--yes", action="store_true", help="start without asking")
     add_json(parser)
     options, own = parser.parse_known_args(arguments)
     own_part = "." in options.technique
@@ -460,7 +460,7 @@ def train_probe(config: Config, overrides: list[str]) -> None:
     check_study([config])
     log = Path(config.runs_dir) / config.study_name / "probe.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    print(f"training {config.budget.steps} steps; what they print is in {log}", flush=True)
+    print(f"training {config.budget.steps} steps; the output is in {log}", flush=True)
     with log.open("a", encoding="utf-8") as opened, redirect_stdout(StepLines(opened, sys.stdout)):
         train(config.model_copy(update={"preflight": False}), overrides)
 

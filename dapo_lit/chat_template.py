@@ -59,7 +59,7 @@ def render_chats(
         fault = f"it has not ended after {RENDER_S:g} s" if outcome.timed_out else outcome.error
     if fault is not None:
         raise ChatTemplateError(
-            f"the chat template of the tokenizer {tokenizer.name_or_path} fails ({' '.join(fault.split())}); mend "
+            f"the chat template of the tokenizer {tokenizer.name_or_path} fails ({' '.join(fault.split())}); correct "
             "chat_template in the model's folder, or choose a text template (task.template=plain)"
         )
     texts: list[str] = outcome.result

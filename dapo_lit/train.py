@@ -272,7 +272,7 @@ def train_first(config: Config, overrides: list[str], run_start: RunStart, opene
         for fault in read_metrics(folder.path).faults if folder.resumes else ():
             print(f"warning: {folder.metrics}: {fault}")
         for lost in lost_files(folder.path, *TABLES):
-            print(f"warning: {folder.path / lost} since it was written; the run goes on without it")
+            print(f"warning: {folder.path / lost} since it was written; the run continues without it")
         train_in(folder, config, parts, run_start)
 
 

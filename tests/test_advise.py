@@ -62,7 +62,7 @@ def test_clip_higher_cannot_act_in_a_loss_without_an_upper_bound():
             (),
         )
         assert answer.acts is ("clip_high" in needs_of(function).reads), loss
-        assert answer.acts or answer.amount == f"loss={loss} has no upper bound"
+        assert answer.acts or answer.amount.startswith(f"loss={loss} ")
 
 
 def test_clip_higher_cannot_act_with_one_update_a_step():

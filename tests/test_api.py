@@ -68,7 +68,7 @@ def test_a_run_from_python_is_that_of_the_command(trained: api.Run, tmp_path: Pa
 def test_a_run_has_its_completions_its_config_its_page_and_a_plot(trained: api.Run) -> None:
     assert trained.recorded == [1, 2]
     assert {"response", "correct", "advantage", "kept"} <= {*trained.completions(2).columns}
-    with pytest.raises(UserError, match=r"step 7 were not kept; kept: 1, 2"):
+    with pytest.raises(UserError, match=r"step 7 .*kept: 1, 2"):
         trained.completions(7)
     assert trained.config["seed"] == 3
     assert trained.page.is_file()
@@ -78,11 +78,11 @@ def test_a_run_has_its_completions_its_config_its_page_and_a_plot(trained: api.R
 
 def test_a_mistake_is_the_commands_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "subprocess", subprocess)
-    with pytest.raises(UserError, match=r"budget.steps: .* greater than 0, and it is -1"):
+    with pytest.raises(UserError, match=r"budget\.steps: .* 0, .*-1"):
         train("four_sums", steps=-1, runs_dir=tmp_path)
     with pytest.raises(UserError, match=r"none: not readable|no such folder|none"):
         report(tmp_path / "none")
-    with pytest.raises(UserError, match="cannot import it; write it into a file"):
+    with pytest.raises(UserError, match="write it into a file"):
         train("four_sums", reward=lambda prompts, completions: [], runs_dir=tmp_path)
 
 
@@ -105,7 +105,7 @@ def test_a_run_or_a_study_that_is_not_there_is_named(tmp_path: Path) -> None:
     for read in (lambda: run.metrics, lambda: run.config, lambda: study.effects, lambda: study.runs, run.plot):
         with pytest.raises(UserError, match=str(tmp_path / "none")):
             read()
-    assert "no rows of metrics" in run._repr_html_()
+    assert "no rows of" in run._repr_html_()
     packed = Path(__file__).parents[1] / "experiments" / "table1_joint"
     with pytest.raises(UserError, match="packed"):
         _ = api.StudyResult(packed, packed / "report.html").runs
@@ -161,7 +161,7 @@ def test_a_reward_is_any_callable_that_a_module_has_at_its_top(tmp_path: Path, m
             scores = made.score([(RewardProblem("p", "?", right), text) for text in "234"])
         assert [score.correct for score in scores] == [text == right for text in "234"]
     for nowhere in (callable_rewards.Judge.score, functools.partial(callable_rewards.score), callable_rewards.Judge()):
-        with pytest.raises(UserError, match="no module has it at its top") as refused:
+        with pytest.raises(UserError, match="no module has it") as refused:
             api._function(nowhere, tmp_path)
         assert "\n" not in str(refused.value)
 

@@ -156,7 +156,7 @@ def test_values_that_cannot_work_are_named(compose, overrides, named):
     ],
 )
 def test_float16_can_be_read_and_not_trained_in(compose, overrides, key):
-    with pytest.raises(ConfigError, match=f"{key}=float16: training in it would lose the gradient"):
+    with pytest.raises(ConfigError, match=f"{key}=float16: "):
         train(compose(*overrides), [])
 
 

@@ -140,7 +140,7 @@ def test_a_command_line_of_trls_takes_its_defaults_along():
     assert tree.algorithm.optimizer.warmup_steps == 0
     assert tree.policy.lora == {"rank": 16, "alpha": 32.0}
     assert tree.logger.rollouts_every == 1
-    assert found.without["lora_target_modules"] == "every matrix of the layers"
+    assert "lora_target_modules" in found.without
     assert "config_file" in found.without
 
 
@@ -258,7 +258,7 @@ def test_yaml_of_both_trainers_is_read_and_references_are_followed(tmp_path):
         ("a.py", "def f(:\n", "no Python"),
         ("a.sh", "echo hello\n", "no settings"),
         ("a.yaml", "- 1\n", "no mapping"),
-        ("a.yaml", "a: [\n", "no YAML"),
+        ("a.yaml", "a: [\n", "not YAML"),
         ("a.sh", "x" * 250_001, "at most 250,000 are read"),
         ("none.sh", None, "cannot be read"),
     ],
@@ -287,7 +287,7 @@ def test_a_command_line_is_taken_as_it_is_and_the_answer_is_complete(capsys):
 def test_a_command_that_would_be_refused_says_so(capsys):
     given = "python -m verl.trainer.main_ppo data.train_batch_size=10 actor_rollout_ref.actor.ppo_mini_batch_size=3"
     assert convert.main([*given.split(), "algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=4"]) == 2
-    assert "would be refused as it is: algorithm: minibatch_prompts (3) does not divide" in capsys.readouterr().out
+    assert "refused as it is: algorithm: minibatch_prompts (3) " in capsys.readouterr().out
 
 
 def test_every_entry_of_the_table_names_keys_and_choices_that_there_are():
@@ -544,7 +544,7 @@ def test_settings_that_a_python_script_keeps_in_a_mapping_are_read(tmp_path, con
     ],
 )
 def test_settings_of_a_python_script_that_cannot_be_read_are_said(tmp_path, script, place):
-    assert "could not be read" in python(tmp_path, script).by_hand[place]
+    assert "not be read" in python(tmp_path, script).by_hand[place]
 
 
 def test_arguments_of_trls_calls_may_be_given_by_their_places(tmp_path):
@@ -707,8 +707,8 @@ def test_models_data_and_later_settings_of_a_python_script_are_followed(tmp_path
     assert "with_system_prompt" not in found.settings
     assert "map in line" in found.by_hand["train_dataset, its rows"]
     assert "in a branch" in found.by_hand["beta"]
-    assert "4-bit weights are not supported" in found.without["quantization_config"]
-    assert found.without["top_p"].startswith("training samples the whole distribution")
+    assert "4-bit weights" in found.without["quantization_config"]
+    assert "whole distribution" in found.without["top_p"]
     assert "evaluation.top_p" not in found.settings
 
 

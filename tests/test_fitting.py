@@ -121,9 +121,9 @@ def test_the_cache_gets_what_training_leaves_and_more_if_the_engine_sleeps(simpl
 
 
 def test_what_cannot_fit_is_refused_with_what_can_be_set(simple):
-    with pytest.raises(ConfigError, match=r"^trainer\.micro_batch_tokens.*=auto: training needs .* GiB .*; set .*$"):
+    with pytest.raises(ConfigError, match=r"^trainer\.micro_batch_tokens.*=auto: .* GiB .*; set .*$"):
         fitted(composed(*SMALL), 10_000_000)
-    with pytest.raises(ConfigError, match=r"micro_batch_tokens=auto would let the machine decide the gradient"):
+    with pytest.raises(ConfigError, match=r"micro_batch_tokens=auto .*the gradient"):
         composed("trainer.micro_batch_tokens=auto", "algorithm.token_level_denominator=microbatch")
     with pytest.raises(ValueError, match="chosen by the command `train`"):
         _ = composed("trainer.micro_batch_tokens=auto").trainer.tokens_at_once
@@ -146,8 +146,8 @@ def test_the_plan_answers_with_the_largest_micro_batch_and_the_fewest_machines(s
     )
     memory = simple_memory(config)
     (largest, fewest), nodes = what_fits(config, memory)
-    assert largest == "largest micro-batch that fits: trainer.micro_batch_tokens=16384 (set: 4096)"
-    assert fewest == "fewest machines that fit: trainer.num_nodes=1 (set: 4)"
+    assert largest.endswith(": trainer.micro_batch_tokens=16384 (set: 4096)")
+    assert fewest.endswith(": trainer.num_nodes=1 (set: 4)")
     assert nodes == 1
     assert fewest_nodes(config, lambda _: False) is None
 

@@ -114,9 +114,9 @@ def test_devices_pipes_folders_and_large_files_are_refused_before_they_are_read(
     with (tmp_path / "sparse").open("wb") as file:
         file.truncate(1 << 34)
     for name, reason in {
-        "pipe": "no regular file",
-        "link": "no regular file",
-        "": "no regular file",
+        "pipe": "not a regular file",
+        "link": "not a regular file",
+        "": "not a regular file",
         "sparse": "bytes",
     }.items():
         with pytest.raises(DamagedError, match=reason):
@@ -177,7 +177,7 @@ JSON = {
     "digits": ('{"a": ' + "9" * 400 + "}", "a number of 400 digits"),
     "lists": ("[" + "[]," * 1_000_000 + "1]", "it may hold 2,000,001 values; at most 1,000,000 are read"),
     "nothing": ("", "it is empty"),
-    "text": ("a", "it is no JSON"),
+    "text": ("a", "it is not JSON"),
 }
 
 
@@ -201,11 +201,11 @@ def test_a_table_that_stands_for_more_than_a_run_writes_is_refused_and_categorie
     once = np.zeros(1000, "int32")
     file = table(tmp_path, a=pa.DictionaryArray.from_arrays(once, ["x" * 1_000_000]))
     assert file.stat().st_size < 100_000
-    with pytest.raises(DamagedError, match="1,000,000,000 bytes of text; at most 100,000,000 are read"):
+    with pytest.raises(DamagedError, match=r"1,000,000,000 bytes .* 100,000,000 are read"):
         read_arrow(file)
-    with pytest.raises(DamagedError, match="it holds 20,000,000 values; at most 15,000,000 are read"):
+    with pytest.raises(DamagedError, match=r"20,000,000 values; .* 15,000,000 "):
         read_arrow(table(tmp_path, a=np.zeros(20_000_000, "int64")))
-    with pytest.raises(DamagedError, match="it holds 1,000 values; at most 999 are read"):
+    with pytest.raises(DamagedError, match=r" 1,000 values; .* 999 "):
         read_arrow(table(tmp_path, a=pa.array(once)), most=999)
     kept = read_arrow(table(tmp_path, a=pa.DictionaryArray.from_arrays(once, ["x"]), b=pa.array([None, "y"] * 500)))
     assert kept.schema.types == [pa.string(), pa.string()]

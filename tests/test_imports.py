@@ -86,7 +86,7 @@ def test_the_packages_above_a_module_may_fail_too(tmp_path):
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "__init__.py").write_text("1 / 0\n")
     (tmp_path / "broken" / "rewards.py").write_text("def f(): ...\n")
-    with pytest.raises(NamedError, match=r"cannot be imported: ZeroDivisionError: .* \(__init__.py:1\)"):
+    with pytest.raises(NamedError, match=r"imported: ZeroDivisionError: .* \(__init__\.py:1\)"):
         check_path("broken.rewards.f")
 
 
@@ -95,7 +95,7 @@ def test_a_path_may_go_on_into_a_class():
 
 
 def test_a_loss_whose_parameters_cannot_be_read_is_refused(compose):
-    with pytest.raises(ConfigError, match=r"algorithm.loss=torch.sub: the names of its parameters cannot be read"):
+    with pytest.raises(ConfigError, match=r"algorithm\.loss=torch\.sub: .*parameters"):
         policy_loss(compose("algorithm.loss=torch.sub").algorithm, Bounds(0.2, 0.28))
 
 

@@ -131,13 +131,13 @@ def test_what_a_config_names_by_a_path_is_compared_by_its_content(folder, config
         assert differing(recorded(read_record(run)), inputs) == [part]
         with pytest.raises(ConfigError, match="changed since"):
             check_same_inputs(resumed, run, inputs)
-        with pytest.raises(ConfigError, match="fork a run that read what is there now"):
+        with pytest.raises(ConfigError, match="fork a run"):
             check_same_inputs(fork, run.with_name("seed_7"), inputs)
         if part != "heldout":  # which a replay reads as well, and does not use
             datamodule = RolloutDataModule(config(), RunComponents(config()))
             datamodule.setup("fit")
             saved = torch.load(run / "replay" / "step_000001.ckpt", weights_only=False)["RolloutDataModule"]
-            with pytest.raises(ConfigError, match="the checkpoint was written with another state of"):
+            with pytest.raises(ConfigError, match=r"checkpoint .*another state of"):
                 datamodule.load_state_dict(saved)
             datamodule.close()
         with pytest.raises(ConfigError, match="changed since"):
@@ -173,7 +173,7 @@ def test_a_cell_is_refused_at_its_start_if_another_cell_of_the_study_read_someth
     cell = config("+study=leave_one_out", "study.arm=dapo", "seed=1", "study_name=four_sums")
     inputs = RunComponents(cell).inputs
     check_same_inputs(cell, run_path(cell, "dapo"), inputs)
-    with pytest.raises(ConfigError, match="give the study a name of its own"):
+    with pytest.raises(ConfigError, match="name of its own"):
         check_same_inputs(cell, run_path(cell, "dapo"), {**inputs, "problems": "other"})
 
 
@@ -193,7 +193,7 @@ def test_a_cell_that_is_found_twice_must_have_read_the_same(run, tmp_path):
     record = json.loads(file.read_text())
     record["inputs"]["problems"] = "other"
     file.write_text(json.dumps({key: value for key, value in record.items() if key != "crc32"}))
-    with pytest.raises(StudyError, match="read different things: the training problems"):
+    with pytest.raises(StudyError, match="the training problems"):
         load(run, tmp_path / "copy")
 
 

@@ -96,7 +96,7 @@ def test_a_run_with_columns_a_reward_a_callback_and_a_logger_of_ones_own(run, tm
     assert kept.name == f"step_{best['step']}.ckpt"
     capsys.readouterr()
     export_to(tmp_path / "exported", kept)
-    assert "manifest.json does not name it" in capsys.readouterr().out
+    assert "manifest.json does not name" in capsys.readouterr().out
     assert (tmp_path / "exported" / "model.safetensors").is_file()
 
 

@@ -54,7 +54,7 @@ def test_a_choice_that_looks_like_a_number_is_its_name(own, name):
     assert compose_run(composed_tree(line), Config).evaluation.samples == 5
     searched = next(argument for argument in line if argument.startswith("hydra.searchpath"))
     assert compose_run(composed_tree([searched, f"+mine={name}"]), Config).evaluation.samples == 5
-    with pytest.raises(ConfigError, match="mine=99: there is no such mine"):
+    with pytest.raises(ConfigError, match="mine=99: "):
         prepared("--config-dir", str(own), "+mine=99")
 
 
@@ -93,18 +93,18 @@ def test_two_jobs_that_would_write_one_folder_are_seen(own):
 
 
 def test_a_choice_that_is_not_there_gets_the_nearest_of_both_folders(own):
-    with pytest.raises(ConfigError, match=r"mine=shrt: there is no such mine; did you mean \+mine=short"):
+    with pytest.raises(ConfigError, match=r"mine=shrt: .*\+mine=short"):
         prepared("--config-dir", str(own), "+mine=shrt")
     with pytest.raises(ConfigError, match=r"\+experiment=my_study"):
         prepared("--config-dir", str(own), "+experiment=my_studi")
-    with pytest.raises(ConfigError, match=r"write \+mine=short, with a plus"):
+    with pytest.raises(ConfigError, match=r"\+mine=short"):
         prepared("--config-dir", str(own), "mine=short")
 
 
 def test_a_folder_that_is_not_there_and_a_second_one(own):
     with pytest.raises(ConfigError, match="--config-dir=nowhere: no such folder"):
         prepared("--config-dir", "nowhere", "+mine=short")
-    with pytest.raises(ConfigError, match=r"several folders of configs are hydra\.searchpath="):
+    with pytest.raises(ConfigError, match=r"several folders .*hydra\.searchpath="):
         prepared("--config-dir", str(own), f"hydra.searchpath=['file://{own}']", "+mine=short")
 
 
@@ -122,11 +122,11 @@ BOMBS = {
     "many": ("x: [" + "1, " * 6_000 + "]", "more than 5,000 values"),
     "doubled": (TWICE, "interpolations written out it holds more than 1,000,000"),
     "doubled by a resolver": (TWICE.replace("{a", "{oc.select:a"), "interpolations written out"),
-    "doubled mappings": (TWICE.replace("a0: xxxxxxxxxx", "a0: {x: 1}").replace("}$", "}, y: $"), "no YAML|written out"),
+    "doubled mappings": (TWICE.replace("a0: xxxxxxxxxx", "a0: {x: 1}").replace("}$", "}, y: $"), "not YAML|written out"),
     "a name that is made": ("a: b\nb: 1\nc: ${${a}}", "the name in an interpolation is made by another one"),
     "sixties": ("seed: 1" + ":1" * 90_000, "beyond 64 bits"),
     "twice": ("seed: 1\nseed: 2", "duplicate key seed"),
-    "code": ("x: !!python/object/apply:os.system [ls]", "it is no YAML"),
+    "code": ("x: !!python/object/apply:os.system [ls]", "it is not YAML"),
     "long": ("x: " + "y" * 200_000, "at most 200,000 are read"),
 }
 

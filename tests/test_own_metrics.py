@@ -1,6 +1,7 @@
 """Metrics in a user's file: logged by a run, described in its record, named and placed on its pages, or refused."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -128,12 +129,12 @@ def test_a_technique_of_ones_own_that_never_acted_is_named(tmp_path):
     idle = replace(MEASURED, never_acted=("reward/verifier_error_frac", "nothing failed"))
     run = read_run(described(tmp_path, Arm(DAPO | {path}), own_techniques={path: idle.recorded}))
     run.metrics["reward/verifier_error_frac"] = 0.0
-    assert f"{path} is on but had no effect: nothing failed" in idle_switches(run)
+    assert any(text.startswith(f"{path} is on ") and text.endswith(": nothing failed") for text in idle_switches(run))
 
 
 def test_a_switch_whose_argument_the_loss_does_not_read_is_named_whatever_the_loss_is_called(tmp_path):
     run = read_run(described(tmp_path, Arm(DAPO), loss_arguments=["clip_low", "width"]))
-    assert any(text.startswith("clip_higher is on but had no effect: loss=") for text in idle_switches(run))
+    assert any(re.match(r"clip_higher is on .*: loss=", text) for text in idle_switches(run))
 
 
 def test_packed_cells_keep_what_a_run_says_of_its_metrics_and_techniques(tmp_path):

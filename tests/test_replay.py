@@ -136,10 +136,10 @@ def test_without_changes_every_technique_is_toggled_once(recording):
 
 
 def test_a_run_without_a_recorded_step_and_a_damaged_recording_are_told(tmp_path, recorded_run):
-    with pytest.raises(DamagedError, match=r"no config\.yaml; a run is a folder"):
+    with pytest.raises(DamagedError, match=r"no config\.yaml"):
         open_recording(tmp_path, 1)
     (tmp_path / "config.yaml").write_text((recorded_run / "config.yaml").read_text())
-    with pytest.raises(ConfigError, match=r"no step is recorded; replay\.record=\[10\]"):
+    with pytest.raises(ConfigError, match=r"replay\.record=\[10\]"):
         open_recording(tmp_path, 1)
     for name in ("replay/step_000001.ckpt", "rollouts/step_000001.parquet"):
         (tmp_path / name).parent.mkdir()

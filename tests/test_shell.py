@@ -53,7 +53,7 @@ def test_a_default_that_decides_a_branch_and_settings_that_bash_drops_are_said()
         "run.sh",
     )
     assert found["line 2"].where == "notes"
-    assert found["line 4"].text.startswith("starts with a setting")
+    assert "a setting" in found["line 4"].text
     assert "trainer.nnodes" not in found
 
 
@@ -77,6 +77,6 @@ def test_braces_cost_what_their_text_costs(text: str):
 
 def test_a_script_whose_brackets_do_not_close_is_refused_before_its_grammar_takes_seconds():
     started = time.process_time()
-    with pytest.raises(ConfigError, match=r"run\.sh: has brackets or quotes that do not close"):
+    with pytest.raises(ConfigError, match=r"run\.sh: .*do not close"):
         command_settings(f"{'((x)) ' * 10_000}{'(' * 20_000}\n{RUN}8", "run.sh")
     assert time.process_time() - started < 1.5

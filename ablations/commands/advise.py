@@ -37,7 +37,9 @@ def measurements(run: Path, system: str | None) -> tuple[list[dict[str, Any]], M
         table = read_run(system, run).reset_index()
         return [dict(zip(table.columns, row, strict=True)) for row in table.to_numpy().tolist()], {}
     if run.is_file():
-        raise UserError(f"{run} is a file, not the folder of a run; of another trainer's log, name it: --from trl")
+        raise UserError(
+            f"{run} is a file, not the folder of a run; for another trainer's log, name the trainer: --from trl"
+        )
     from ablations.files.layout import CONFIG
     from ablations.files.metrics_file import read_metrics
     from ablations.files.record import check_config, read_config, read_record
@@ -69,7 +71,7 @@ def asked(run: Path, steps: int | None, system: str | None) -> Answer:
     rows, settings = measurements(run, system)
     rows = [row for row in rows if 0 < row["step"] <= (steps or row["step"])]
     if not rows:
-        raise UserError(f"{run}: no step in it yet")
+        raise UserError(f"{run}: it has no step yet")
     known = findings()
     return Answer(rows, settings, [advice(technique, rows, settings, known) for technique in REGISTER])
 

@@ -35,17 +35,17 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = parser_of("decide", __doc__)
     parser.add_argument("ledgers", nargs="+", type=Path, help="a ledger as CSV or JSON lines, or folders of a study")
     parser.add_argument("--for", dest="purpose", choices=("tuning", "claims"), default="tuning")
-    parser.add_argument("--price", type=float, help="of one unit of cost (a run), in the unit of the values")
-    parser.add_argument("--most", type=int, default=24, help="the most pairs that a change gets (24)")
+    parser.add_argument("--price", type=float, help="the value of one unit of cost (a run), in the unit of the values")
+    parser.add_argument("--most", type=int, default=24, help="the largest number of pairs for a change (24)")
     parser.add_argument(
-        "--pairs", type=planned, default=(), help="of a ledger or logs: the pairs in the order of claims, as 0-11"
+        "--pairs", type=planned, default=(), help="for a ledger or logs: the pairs of a claim in order, such as 0-11"
     )  # fmt: skip
     parser.add_argument("--alpha", type=float, help="the error of all claims together (0.05)")
     parser.add_argument("--better", choices=("higher", "lower"), default="higher", help="which values are better")
     parser.add_argument("--from", dest="system", choices=LOG_SYSTEMS, help="the folders hold another trainer's logs")
-    parser.add_argument("--metric", help="of a study or of logs: the metric to decide on")
-    parser.add_argument("--reference", help="of a study or of logs: the arm that the others are changes to")
-    parser.add_argument("--runs", type=Path, help="of logs: a table of run, arm and seed, where names are not clear")
+    parser.add_argument("--metric", help="for a study or logs: the metric to decide on")
+    parser.add_argument("--reference", help="for a study or logs: the arm that the others are compared with")
+    parser.add_argument("--runs", type=Path, help="for logs: a table of run, arm and seed, if names are not clear")
     add_json(parser)
     options = parser.parse_args(arguments)
     if options.price is not None and not 0 <= options.price < float("inf"):
@@ -144,14 +144,14 @@ def lines(answer: Mapping[str, Any]) -> Iterator[str]:
     factors = [row["unpaired_runs_factor"] for row in answer["changes"] if row["unpaired_runs_factor"]]
     if factors:
         middle = sorted(factors)[len(factors) // 2]
-        yield f"Pairing: without it, {middle:.1f} times the runs would tell as much."
+        yield f"Pairing: without it, the same precision would take {middle:.1f} times the runs."
     if not all(row["paired"] for row in answer["changes"]):
         from ablations.compare.referee import UNPAIRED_VARIANCE
 
         least, most = UNPAIRED_VARIANCE
         yield (
-            f"Unpaired: with shared seeds, {least:.0f} to {most:.0f} times fewer runs told as much in this project's "
-            "studies; nothing is claimed without pairs."
+            f"Unpaired: in this project's studies, pairs with shared seeds need {least:.0f} to {most:.0f} times fewer "
+            "runs; nothing is claimed without pairs."
         )
     claims = answer["purpose"] == "claims" or any(row["claim"]["at_pairs"] for row in answer["changes"])
     if claims and not answer["registered"]:

@@ -50,7 +50,7 @@ def seconds_left(run: Run) -> float | None:
 def cell(arm: str, seed: int, run: Run | None) -> dict[str, Any]:
     """A cell as `--json` prints it; a run that did not go well with the file to read (`log`)."""
     found: dict[str, Any] = {"arm": arm, "seed": seed, "state": "missing", "step": 0, "steps": None}
-    found |= {"seconds_left": None, "wall_s": None, "note": "asked for, no run folder", "folder": None, "log": None}
+    found |= {"seconds_left": None, "wall_s": None, "note": "requested, no run folder", "folder": None, "log": None}
     if run is None:
         return found
     state, note = state_of(run)
@@ -101,7 +101,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     add_json(parser)
     options = parser.parse_args(arguments)
     if options.pack and options.json == "true":
-        parser.error("--json says how cells are, --pack copies them; call it twice")
+        parser.error("--json prints the state of cells and --pack copies them; run the command twice")
     return options
 
 

@@ -116,7 +116,7 @@ def advice(
     own.sort(key=lambda each: (-each.n, each.left_out != dapo))
     near = (*own, *(each for each in near if each not in own))
     if acts and unknown and not own:
-        words.append(f"compared with no study, for want of {' and '.join(unknown)}")
+        words.append(f"not compared with studies, which needs {' and '.join(unknown)}")
     caution, other = record.caution, "" if record.caution is None else f"techniques.{record.caution.averts}"
     text = caution.text(rows, on, bool(settings.get(other))) if caution and acts else ""
     return Advice(

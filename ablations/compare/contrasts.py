@@ -117,7 +117,7 @@ def pair(family: str, text: str, arms: Collection[str]) -> Contrast:
                 )
             weights[name] = weights.get(name, 0.0) + weight
     if len(parts) > 2 or not all(weights.values()) or len(weights) != 2 * len(parts):
-        raise ValueError(f"{text!r} is no difference of two different arms, or of two such differences")
+        raise ValueError(f"{text!r} is not a difference of two different arms, or of two such differences")
     return Contrast(family, text, None, weights)
 
 

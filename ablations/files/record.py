@@ -163,7 +163,7 @@ def read_config(run: Path) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise DamagedError(f"{file} is empty or no config; {RESTORE}")
     if (stranger := next(_no_names(tree), None)) is not None:
-        raise DamagedError(f"{file}: the key {stranger} is no name; {RESTORE}")
+        raise DamagedError(f"{file}: the key {stranger} is not a name; {RESTORE}")
     return tree
 
 

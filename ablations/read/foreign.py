@@ -66,7 +66,7 @@ def runs_of_logs(
             arms = ", ".join(sorted({arm for arm, _ in places.values()}))
             unseeded = [
                 f"No run has a seed, so the {len(places)} are numbered, and no two are paired. By their folders the "
-                f"arms are {arms}; a table with the columns run,arm,seed says it otherwise: --runs FILE.csv."
+                f"arms are {arms}; to change that, give a table with the columns run,arm,seed: --runs FILE.csv."
             ]
         by_folder = {} if named else _folders(logs, folder)
         for log in logs:
@@ -370,8 +370,8 @@ def _guesses(found: Mapping[tuple[str, int], Log]) -> list[str]:
     if unsure:
         more = f" and {len(unsure) - MOST_NAMED} more" if len(unsure) > MOST_NAMED else ""
         notes.append(
-            f"By their names: {', '.join(unsure[:MOST_NAMED])}{more}. A table with the columns run,arm,seed says it "
-            "otherwise: --runs FILE.csv."
+            f"By their names: {', '.join(unsure[:MOST_NAMED])}{more}. To change that, give a table with the columns "
+            "run,arm,seed: --runs FILE.csv."
         )
     return notes
 

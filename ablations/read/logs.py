@@ -186,7 +186,7 @@ def _json(file: Path) -> Log:
     if isinstance(tree, list) and tree and all(isinstance(row, dict) for row in tree):
         return _of_rows(file, "entry {}", [{**row, "step": row.get("step")} for row in tree])
     if not isinstance(tree, dict):
-        raise StudyError(f"{file}: is no run, which is an object with numbers or a list of objects")
+        raise StudyError(f"{file}: is not a run, which is an object with numbers or a list of objects")
     settings: Row = next((tree[name] for name in SETTINGS if isinstance(tree.get(name), dict)), {})
     flat = _flat({key: value for key, value in tree.items() if value is not settings and key not in (*STEPS, "seed")})
     curves = {key: value for key, value in flat.items() if isinstance(value, list)}
@@ -196,7 +196,7 @@ def _json(file: Path) -> Log:
     ]
     rows[-1] |= {key: value for key, value in flat.items() if not isinstance(value, list)}
     if not flat:
-        raise StudyError(f"{file}: has no numbers, so it is no run")
+        raise StudyError(f"{file}: has no numbers, so it is not a run")
     arm = next((tree[name] for name in ARMS if isinstance(tree.get(name), str)), None)
     seed = tree.get("seed", settings.get("seed"))
     if arm and isinstance(seed, int) and not (guessed(file.stem) or any(map(SEED_IN_PATH.search, file.parts[-3:]))):
@@ -624,7 +624,7 @@ def _records(file: Path) -> Iterator[bytes]:
     """The records of a W&B file; a torn last one is left out. Raises StudyError where a chunk was altered."""
     data = read_bytes(file, MOST_BYTES, StudyError)
     if data[:4] != b":W&B":
-        raise StudyError(f"{file}: is no file of W&B")
+        raise StudyError(f"{file}: is not a file of W&B")
     place, parts = HEADER, b""
     while place + HEADER <= len(data):
         if BLOCK - place % BLOCK < HEADER:  # the rest of a block is padding
@@ -697,5 +697,5 @@ def _tensorboard(file: Path) -> Log:
                     row = rows.setdefault(event.step, {"step": event.step})
                     row[value.tag.removeprefix("train/")] = float(number)
     except Exception as error:  # TensorBoard's reader has errors of its own, of protobuf and of numpy
-        raise StudyError(f"{file}: is no event file ({' '.join(str(error).split())[:100]})") from None
+        raise StudyError(f"{file}: is not an event file ({' '.join(str(error).split())[:100]})") from None
     return Log(file, _table(file, "step {}", [{**row, "step": step} for step, row in rows.items()]))

@@ -76,7 +76,7 @@ def _ledger(runs: Runs, key: str, reference: str | None, source: str, kind: str,
     if control not in table:
         raise StudyError(f"{source}: there is no arm {control!r}; {suggestion(control, table)}")
     if len(table) == 1:
-        raise StudyError(f"{source}: has the arm {control} only, so there is no change to decide on")
+        raise StudyError(f"{source}: has only the arm {control}, so there is no change to decide on")
     minutes = _minutes(runs)
     base_of = bases(runs)
     changes = [

@@ -121,7 +121,7 @@ class RunPage:
         metric, steps = "rollout/accuracy", run.config["budget"]["steps"]
         live = run.status == "running"
         parts: list[Part] = [
-            f"Step {rows[-1]['step']} of {steps}, {run.status}." + (" This page loads itself again." if live else ""),
+            f"Step {rows[-1]['step']} of {steps}, {run.status}." + (" This page refreshes itself." if live else ""),
             "## What would it be without a technique?",
             *_playable(self.folder),
             _commands(run),

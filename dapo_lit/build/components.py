@@ -233,7 +233,7 @@ class RunComponents:
             message += "; ".join([*faults][:5]) + more
             if reading := other_reading([*faults.values()], self.verifier.rule, self.verifier.extraction):
                 name, right, tried = reading
-                message += f". Of a reference, {name} would be right in {right:,} of {tried:,}: put that into its place"
+                message += f". As the reference, {name} would be right in {right:,} of {tried:,}; use only that"
             raise DataError(message)
 
     @cached_property

@@ -59,7 +59,7 @@ def for_each_state(arguments: Sequence[str]) -> list[list[str]]:
             f"'replay.record=[4,8]'{never}"
         )
     if len(steps) > 1 and not {"-m", "--multirun"} & set(arguments):
-        raise ConfigError(f"fork.steps={steps}: one cell goes on from one state, such as fork.steps=[{steps[0]}]")
+        raise ConfigError(f"fork.steps={steps}: one cell continues one state, such as fork.steps=[{steps[0]}]")
     others = [argument for argument in arguments if not argument.startswith("fork.steps=")]
     return [[*others, f"fork.steps=[{step}]"] for step in steps]
 
@@ -70,7 +70,7 @@ def continued(tree: Mapping[str, Any], arguments: Sequence[str]) -> dict[str, An
         raise ConfigError("fork: a run is continued by +study=fork fork.run=FOLDER, such as runs/dapo/dapo/seed_0")
     steps = tree["fork"]["steps"]
     if not isinstance(steps, list) or len(steps) > 1:
-        raise ConfigError(f"fork.steps={steps}: one cell goes on from one state, such as fork.steps=[4]")
+        raise ConfigError(f"fork.steps={steps}: one cell continues one state, such as fork.steps=[4]")
     run, (step,), typed = Path(tree["fork"]["run"]), steps, _typed(arguments)
     of_run = foreign_config(read_config(run), run / CONFIG, named_in(typed)).model_dump(mode="json")
     found: dict[str, Any] = of_run | {key: tree[key] for key in OWN}

@@ -68,7 +68,7 @@ def flags_first(arguments: Sequence[str]) -> list[str]:
     modes = {names: flag.partition("=")[0] for flag in flags for names in MODES if flag.partition("=")[0] in names}
     if len(modes) > 1:
         raise ConfigError(
-            f"{' and '.join(modes.values())}: one of them; a multirun has no config of its own, only its runs have"
+            f"{' and '.join(modes.values())}: give one of them; a multirun has no config of its own, only its runs have"
         )
     parser = get_args_parser()
 

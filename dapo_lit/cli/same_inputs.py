@@ -46,7 +46,7 @@ def check_same_inputs(config: Config, path: Path, inputs: Inputs) -> None:
     """
     tree = config.model_dump(mode="json")
     if config.resume and (path / RECORD).is_file():
-        check_inputs(path, tree, inputs, "start anew with resume=false")
+        check_inputs(path, tree, inputs, "start a new run with resume=false")
     if config.fork:
         check_inputs(Path(config.fork.run), tree, inputs, "fork a run that read what is there now")
     for name, record, other in _cells(config, path) if config.study else ():

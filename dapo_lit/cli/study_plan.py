@@ -66,7 +66,7 @@ def _bases(config: Mapping[str, Any], folder: Path) -> list[int]:
     sections = [section for name in ("study", "regime") if isinstance(section := config.get(name), Mapping)]
     bases: Any = next((section["bases"] for section in sections if "bases" in section), [])
     if not isinstance(bases, list) or not all(type(base) is int for base in bases):
-        raise ConfigError(f"study.packed={folder}: its cells have study.bases={bases!r}, which is no list of seeds")
+        raise ConfigError(f"study.packed={folder}: its cells have study.bases={bases!r}, which is not a list of seeds")
     return bases
 
 

@@ -80,7 +80,7 @@ def run_cells(
     if workers == 1:
         return max([run(cell) for cell in cells], default=0)
     logs.mkdir(parents=True, exist_ok=True)
-    print(f"{workers} cells at a time; what they print is in {logs}/worker_*.log", flush=True)
+    print(f"{workers} cells at a time; their output is in {logs}/worker_*.log", flush=True)
     stops, handled = list[int](), stop_signals(PASSED_ON)
     # The handlers only record the signal: blocking it in this thread does not stop other threads from receiving it.
     before = {number: signal.signal(number, lambda number, frame: stops.append(number)) for number in handled}

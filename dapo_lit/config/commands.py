@@ -78,12 +78,12 @@ class EvaluateConfig(Section):
 
 
 OF_TRAINING = {
-    "rollout.temperature": "of training; an evaluation has benchmark.temperature",
-    "rollout.noise_stream": "of training; the noise of an evaluation is that of its seed",
-    "rollout.steps_ahead": "of training; an evaluation has one set of weights",
-    "policy.base_from": "of training; a policy that a run made is evaluated with ckpt=runs/<study>/<arm>/seed_<n>",
-    "policy.architecture": "of training; an evaluation has the weights of policy.path or ckpt",
-    "policy.lora": "of training; the adapters of a run are evaluated with ckpt=runs/<study>/<arm>/seed_<n>",
+    "rollout.temperature": "a key of training; an evaluation uses benchmark.temperature",
+    "rollout.noise_stream": "a key of training; the noise of an evaluation depends on its seed",
+    "rollout.steps_ahead": "a key of training; an evaluation has one set of weights",
+    "policy.base_from": "a key of training; to evaluate a policy of a run, set ckpt=runs/<study>/<arm>/seed_<n>",
+    "policy.architecture": "a key of training; an evaluation has the weights of policy.path or ckpt",
+    "policy.lora": "a key of training; to evaluate the adapters of a run, set ckpt=runs/<study>/<arm>/seed_<n>",
 }
 """Keys that `evaluate` shares with runs, because they are in one section with others, and does not read."""
 

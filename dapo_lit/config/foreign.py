@@ -33,7 +33,7 @@ def foreign_config(tree: object, place: object, given: Container[str] | None = f
     not given. One line with the place and the key.
     """
     if not isinstance(tree, Mapping):
-        raise ConfigError(f"{place}: its config is no mapping of keys to values")
+        raise ConfigError(f"{place}: its config is not a mapping of keys to values")
     taken = {str(key): value for key, value in tree.items() if kind_of(str(key)) is not BOOKKEEPING}
     for key, text in _texts(taken):
         if any(mark in text for mark in FILLED_IN):

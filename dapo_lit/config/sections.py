@@ -57,7 +57,7 @@ def _finite(values: dict[str, Any]) -> dict[str, Any]:
         value = waiting.pop()
         waiting += value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
         if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{value} is no value of a config; give a finite number")
+            raise ValueError(f"{value} is not a value of a config; give a finite number")
     return values
 
 
@@ -174,7 +174,7 @@ class Policy(Section):
             if key == "rope_theta" and (isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0):
                 yield f"architecture.{key}={as_written(value)}: it must be a number above 0"
         if self.path and self.base_from:
-            yield (f"policy.base_from={self.base_from} is where base policies are, and policy.path={self.path} is none")
+            yield f"policy.base_from={self.base_from} is for base policies, and policy.path={self.path} is not one"
 
 
 class Task(Section):

@@ -293,7 +293,7 @@ class Checkpoints(Checkpoint):
             self.save(trainer, step)
         if not is_whole and self.ranks.rank == 0 and not isinstance(exception, KeyboardInterrupt):  # train.py says so
             kept = self.folder.checkpoints
-            after = f"continues from {kept[-1].name}" if kept else "starts anew: there is no checkpoint yet"
+            after = f"continues from {kept[-1].name}" if kept else "starts again: there is no checkpoint yet"
             log.info(f"step {datamodule.next_step - 1} ended before it was complete; a resumed run {after}")
 
     def save(self, trainer: Trainer, step: int) -> None:

@@ -76,14 +76,14 @@ def try_environment(
         warnings.append(f"{message}; such episodes have no verdict")
     if differing:
         warnings.append(
-            f"{name} answers {differing} of {len(chosen)} turns otherwise when they come again; what it says may "
-            "depend on the problem and the policy's turns only, or no run could be repeated"
+            f"{name} answers {differing} of {len(chosen)} turns differently when they are repeated; its answers may "
+            "depend only on the problem and the policy's turns, or no run could be repeated"
         )
     spoken = [answer.observation for episode in said for _, answer in episode if answer.observation is not None]
     if (longest := max((len(encode(text)) for text in spoken), default=0)) > turns.max_observation_tokens:
         warnings.append(
-            f"{name} says {longest:,} tokens at once, and an episode has at most turns.max_observation_tokens="
-            f"{turns.max_observation_tokens}: it ends there, truncated"
+            f"{name} answers with {longest:,} tokens at once, and an episode has at most turns.max_observation_tokens="
+            f"{turns.max_observation_tokens}: the episode ends there, truncated"
         )
     ended = sum(episode[-1][1].observation is None and episode[-1][1].error is None for episode in said)
     words = f"{turns.environment}: it answered {answers - len(failures)} of {answers} turns of {len(said)} episodes"

@@ -138,7 +138,7 @@ def check_references(verifier: Verifier, problems: Sequence[Problem], key: str) 
     )
     if reading := other_reading([references[each.index] for each in lost], rule, extraction):
         name, right, tried = reading
-        message += f". Of a reference, {name} would be right in {right:,} of {tried:,}: put that into its place"
+        message += f". As the reference, {name} would be right in {right:,} of {tried:,}; use only that"
     if share > UNREACHABLE_REFUSED:
         raise DataError(message)
     return Finding(words, *(((message,), ()) if share > UNREACHABLE_WARNED else ((), (message,))))

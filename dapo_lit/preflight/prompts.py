@@ -162,8 +162,8 @@ def _lost_messages(
     """Warnings about system messages and worked examples that are in a file and not in the prompt."""
     total = f"{len(prompts):,}"
     warnings = [
-        f"{count:,} of {total} prompts lack a message of the role {role} that stands before their problem: the "
-        "tokenizer's chat template drops it. Write it into the user's message, or mend chat_template in the model's "
+        f"{count:,} of {total} prompts lack the message of the role {role} before their problem: the "
+        "tokenizer's chat template drops it. Write it into the user's message, or correct chat_template in the model's "
         "folder"
         for role, count in dropped.items()
     ]
@@ -188,16 +188,16 @@ def _unread_ends(
     if prompts and bos is not None and prompts[0].ids[:2].tolist() == [bos, bos]:
         writer, cure = f"{key}={template.name}", "take it out of its text"
         if template.messages:
-            writer, cure = "the tokenizer's chat template", "mend chat_template in the model's folder"
+            writer, cure = "the tokenizer's chat template", "correct chat_template in the model's folder"
         warnings.append(
             f"prompts start with two {tokenizer.bos_token!r}, which models are not trained on, one of them written by "
             f"{writer}; {cure}"
         )
     ends = eos_ids(model, tokenizer)
     if prompts and (last := prompts[0].ids[-1:].tolist()) and last[0] in ends:
-        writer, cure = "the tokenizer", "set add_eos_token=false in tokenizer_config.json, or mend its post_processor"
+        writer, cure = "the tokenizer", "set add_eos_token=false in tokenizer_config.json, or fix its post_processor"
         if template.messages:
-            writer, cure = "the tokenizer's chat template", "mend chat_template in the model's folder"
+            writer, cure = "the tokenizer's chat template", "correct chat_template in the model's folder"
         elif tokenizer.encode(template.around_problem()[1], add_special_tokens=False)[-1:] == last:
             writer, cure = f"{key}={template.name}", "take it out of its text"
         warnings.append(
@@ -227,8 +227,8 @@ def _refuse(
     read = tokenizer.decode(lost[0].ids.tolist())
     raise ConfigError(
         f"{template}: {len(lost):,} of {total:,} prompts do not contain their problem: the policy reads {read[-60:]!r} "
-        f"for {lost[0].problem.problem[:60]!r}. Mend the tokenizer's chat template in the model's folder, or choose a "
-        "text template"
+        f"for {lost[0].problem.problem[:60]!r}. Correct the tokenizer's chat template in the model's folder, or "
+        "choose a text template"
     )
 
 

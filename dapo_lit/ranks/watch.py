@@ -107,7 +107,7 @@ class RankWatch:
             silent[rank] = silent.get(rank, 0) + 1 if beats.get(rank) == beat else 0
             beats[rank] = beat
             if silent[rank] >= SILENT_TICKS:
-                return f"rank {rank} gave no sign of life for {SILENT_TICKS * TICK_S:.0f} s"
+                return f"rank {rank} sent no heartbeat for {SILENT_TICKS * TICK_S:.0f} s"
         return self._store.get("lost").decode() if self._store.check(["lost"]) else None
 
     def _leave(self, lost: str) -> None:

@@ -30,7 +30,7 @@ def changes_on_resume(run: Path, config: Config) -> dict[str, list[Any]]:
     if science := {key: values for key, values in different.items() if kind_of(key) is not HORIZON}:
         raise ConfigError(
             f"the run in {run} has another config in its config.yaml ({describe(science)}); resume it with its own, or "
-            "start anew with resume=false"
+            "start a new run with resume=false"
         )
     done = progress(run)
     for key, (_, limit) in different.items():

@@ -203,7 +203,7 @@ def check_complete(path: Path) -> None:
         lacking.append(MANIFEST)
     if lacking:
         raise DamagedError(
-            f"{path} holds a run without {' and '.join(lacking)}; restore what is missing, or start anew with "
+            f"{path} holds a run without {' and '.join(lacking)}; restore what is missing, or start a new run with "
             "resume=false, which moves the run aside"
         )
 

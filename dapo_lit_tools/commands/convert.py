@@ -91,8 +91,8 @@ def lines(system: str, found: Conversion, arguments: Sequence[str], fault: str) 
     by_hand = {key: f"the script does not say it; write it for {WANTED[key]}" for key in wanted}
     open_texts = [key for key, value in found.settings.items() if isinstance(value, str) and "$" in value]
     by_hand |= dict.fromkeys(open_texts, "has variables that the script does not set") | found.by_hand
-    yield from _list("To be set by hand:", by_hand)
-    yield from _list("Carried over, and not quite the same:", found.notes)
+    yield from _list("Set these by hand:", by_hand)
+    yield from _list("Carried over with another meaning:", found.notes)
     yield from _list("No counterpart here:", found.without)
     if found.unknown:
         yield f"\nNot in the table of {system}'s keys, and left out:"

@@ -133,7 +133,7 @@ def disk() -> Iterator[Finding]:
             remedy = "runs_dir=DIR" if subject == "runs" else "DAPO_LIT_CACHE=DIR"
             yield Finding(subject, f"{shown} cannot be written", "missing", f"another place: {remedy}")
         elif free < LEAST_DISK_GB:
-            yield Finding(subject, f"{free:.1f} GB free at {shown}", "missing", "make room, or take another place")
+            yield Finding(subject, f"{free:.1f} GB free at {shown}", "missing", "free some space, or use another disk")
         else:
             yield Finding(subject, f"{free:.0f} GB free at {shown}")
 

@@ -247,7 +247,7 @@ def _check_space(folder: Path, needed: int) -> None:
     if free < needed:
         raise UserError(
             f"{folder.parent}: the page needs up to {needed / 1e9:.1f} GB of this disk while it is made, and "
-            f"{free / 1e9:.1f} GB are free; make room, or move the run to a larger disk"
+            f"{free / 1e9:.1f} GB are free; free some space, or move the run to a larger disk"
         )
 
 

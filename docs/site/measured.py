@@ -109,7 +109,7 @@ def finished_logs() -> str:
         lines += [
             "",
             f"The last {len(first)} sets were chosen and counted before they were read. The reader as it was then: "
-            f"{said}. It was mended for them afterwards, and the table has what it says now.",
+            f"{said}. It was changed for them afterwards, and the table has its present verdicts.",
         ]
     return "\n".join(lines)
 

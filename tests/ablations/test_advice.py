@@ -82,7 +82,7 @@ def test_what_a_technique_lowers_is_read_in_the_first_step_of_a_run_in_which_it_
     on, off = ({"techniques.soft_overlong_punishment": value} for value in (True, False))
     answer = of("soft_overlong_punishment", [*truncated, {"step": 3, "rollout/truncated_frac": 0.0}] * 9, on)
     assert answer.acts
-    assert "13.0% (needs 2.0%) in the first step" in answer.amount
+    assert "13.0% (needs 2.0%)" in answer.amount
     assert of("soft_overlong_punishment", truncated[2:] * 9, off).acts is False
     assert of("soft_overlong_punishment", truncated[2:] * 9, on).acts is None  # a log without its first step
     assert of("soft_overlong_punishment", truncated[1:] + truncated[2:] * 9, off).acts is False

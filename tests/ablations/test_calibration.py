@@ -83,5 +83,5 @@ def test_where_studies_claim_accuracy_placebo_and_control_are_judged_on_it(tmp_p
     (verdict,) = calibrate(load(runs), regime, "eval/chain_sum/avg@4")["techniques"]
     assert verdict["admitted"]  # by the written share
     # the bound does nothing to the synthetic accuracy
-    assert verdict["accuracy_reason"] == "its extreme setting does not change eval/chain_sum/avg@4"
+    assert verdict["accuracy_reason"].endswith("eval/chain_sum/avg@4")
     assert "by eval/chain_sum/avg@4" in close_calibration([runs])

@@ -76,7 +76,7 @@ REFUSED = {
     "empty": (STATE, "", "it is empty"),
     "not UTF-8": (STATE, b"\xff\xfe", "it is not UTF-8"),
     "nested too deep": (STATE, "[" * 100_000, "it is nested too deep"),
-    "cut": (STATE, trl(ROWS)[:200], "no JSON"),
+    "cut": (STATE, trl(ROWS)[:200], "not JSON"),
     "a list": (STATE, "[1, 2]", "it is a list of 2; it must be a mapping"),
     "no log_history": (STATE, "{}", "log_history is missing"),
     "log_history null": (STATE, '{"log_history": null}', "log_history is None; it must be a list"),
@@ -104,7 +104,7 @@ REFUSED = {
     "a seed of text": ("x.csv", table([row | {"seed": "x"} for row in CELLS]), "seed is 'x'"),
     "only a header": ("x.csv", "step,accuracy,arm,seed\n", "nothing was logged"),
     "accuracies of 500 %": ("x.csv", table([row | {"accuracy": 5.0} for row in CELLS]), "a share between 0 and 1"),
-    "no file of W&B": ("a_seed_0.wandb", b"", "no file of W&B"),
+    "no file of W&B": ("a_seed_0.wandb", b"", "not a file of W&B"),
 }  # fmt: skip
 
 

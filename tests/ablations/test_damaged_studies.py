@@ -154,7 +154,7 @@ def test_a_plan_of_other_types_is_refused_with_file_and_field(sound: Path, tmp_p
     ("content", "reason"),
     [
         ("", "it is empty"),
-        ("{", "no JSON"),
+        ("{", "not JSON"),
         ("5", "it is 5; it must be a list"),
         ("[]", "no plan in it"),
         ("[null]", "0 is None; it must be a mapping"),

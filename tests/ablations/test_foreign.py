@@ -95,7 +95,7 @@ def test_an_offline_run_of_wandb_has_its_metrics_name_and_settings(tmp_path, mon
     wandb.teardown()  # or commands that this process starts later share its service
     metric, notes, _ = import_runs("trl", [tmp_path / "logs"], tmp_path / "out", None)
     assert metric == "rollout/reward"
-    assert "The arms differ in epsilon_high." in notes
+    assert any("epsilon_high" in note for note in notes)
     (run,) = load(tmp_path / "out").of("b")
     assert run.series("rollout/reward").to_list() == [step / 8 for step in range(1, 40)]
     with wandb.init(mode="offline", dir=tmp_path / "logs", project="p", name="a_seed_1", config=settings) as run:

@@ -213,7 +213,7 @@ def test_symptoms_are_of_the_first_and_the_last_tenth(tmp_path: Path) -> None:
     found = sick(
         write_run(tmp_path), rollout__entropy=[1.0, 1.0, 1.0, 5.0, 9.0, *[9.0] * 30, 9.0, 0.01, 0.01, 0.01, 0.05]
     )
-    assert [text for text in found if "entropy" in text] == ["entropy collapsed: 2.000 to 0.0200 nats"]
+    assert ["2.000 to 0.0200 nats" in text for text in found if "entropy" in text] == [True]
 
 
 def test_a_plan_takes_further_seeds_and_nothing_else_and_is_not_changed_by_hand(tmp_path: Path) -> None:
@@ -252,9 +252,8 @@ def test_the_arms_of_a_seed_must_share_the_weights_of_their_base_policy(tmp_path
     for arm, weights in ((dapo, "a"), (without, "b")):
         write(arm, 3, weights)
     (reason,) = guard.refusals(load(tmp_path))
-    assert reason.startswith(
-        "dapo/seed_3 and dapo-clip_higher/seed_3: one recipe of a base policy and two sets of weights"
-    )
+    assert reason.startswith("dapo/seed_3 and dapo-clip_higher/seed_3: ")
+    assert "two sets of weights" in reason
 
 
 def test_the_base_seed_may_follow_the_seed_but_nothing_else_may(tmp_path: Path) -> None:
@@ -271,7 +270,7 @@ def test_a_plan_of_after_the_first_run_of_a_pilot_and_of_other_code_is_marked(tm
     assert "No plan" in doubts(study, runs)[0]
     register_plan(study, Plan("table1"))
     (late,) = doubts(study, runs)
-    assert "after the first run had started" in late
+    assert "after the first run" in late
     (study / "study.json").unlink()
     register_plan(study, Plan("table1", pilot=True), code={"code_hash": "of the plan"})
     pilot, other, late = doubts(study, runs)

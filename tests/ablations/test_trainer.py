@@ -32,9 +32,11 @@ def as_before() -> Iterator[None]:
 def test_without_a_trainer_every_setting_counts_and_what_is_read_is_checked():
     hand_over(Trainer())
     assert command("decide", "a b.csv") == "ablations decide 'a b.csv'"
-    assert composed_refusals(OF_ARMS, ["lr"]) == ["arms differ in name, which the study does not declare (a: a, b: b)"]
+    (refusal,) = composed_refusals(OF_ARMS, ["lr"])
+    assert "differ in name" in refusal
+    assert "(a: a, b: b)" in refusal
     check_config({"algorithm": {"techniques": {"clip_higher": True}}, "of_their_own": [1]}, "config.yaml")
-    with pytest.raises(DamagedError, match=r"config.yaml: budget.steps is 'x'; it must be an integer"):
+    with pytest.raises(DamagedError, match=r"config\.yaml: budget\.steps is 'x'.*integer"):
         check_config({"budget": {"steps": "x"}}, "config.yaml")
 
 
@@ -44,7 +46,7 @@ def test_a_trainer_says_how_its_configs_are_read_and_how_its_commands_are_typed(
 
     hand_over(Trainer(("mine", "run", "{}"), lambda: Configs(lambda tree: {"lr": tree["lr"]}, check=refuse)))
     assert command("report", "runs") == "mine run report runs"
-    assert composed_refusals(OF_ARMS, ["lr"]) == ["a and b are the same config under two names"]
+    assert ["the same config" in one for one in composed_refusals(OF_ARMS, ["lr"])] == [True]
     with pytest.raises(DamagedError, match="not mine"):
         check_config({}, "config.yaml")
 

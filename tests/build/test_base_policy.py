@@ -135,5 +135,5 @@ def test_a_run_with_a_kl_term_goes_on_with_the_reference_it_had(tmp_path: Path) 
     with_term, without = of("algorithm.kl.beta=0.1"), of()
     check_reference(tmp_path, with_term, "aaaa")
     check_reference(tmp_path, without, "bbbb")
-    with pytest.raises(ConfigError, match=r"aaaa \(there\), and here they are bbbb"):
+    with pytest.raises(ConfigError, match=r"aaaa .*bbbb"):
         check_reference(tmp_path, with_term, "bbbb")

@@ -53,7 +53,7 @@ def test_a_row_without_the_named_column_is_not_read_from_the_usual_one(write_jso
 
 
 def test_a_null_is_said_to_be_one(write_jsonl):
-    with pytest.raises(DataError, match="line 1: `answer` is null; write a value or delete the row"):
+    with pytest.raises(DataError, match="line 1: `answer` is null"):
         problems(write_jsonl({"problem": "2 + 3?", "answer": None}))
 
 
@@ -94,7 +94,7 @@ def test_data_without_a_column_of_answers_are_read_for_a_reward_that_needs_none(
         problems(path)
     found, _ = load_with_selection(path, "train", columns={}, answers_optional=True)
     assert [(problem.problem, problem.answer) for problem in found] == [("2 + 3?", ""), ("3 + 4?", "")]
-    with pytest.raises(DataError, match="line 3: has `answer`, and the first row has none"):
+    with pytest.raises(DataError, match="line 3: has `answer`"):
         load_with_selection(write_jsonl(*bare, {"prompt": "1?", "answer": "1"}), "train", answers_optional=True)
     path = write_jsonl({"prompt": "1?", "answer": "1"}, {"prompt": "2?"})
     with pytest.raises(DataError, match="line 2: has no `answer`"):

@@ -201,7 +201,7 @@ def test_bad_rows_with_one_fault_are_one_line_that_says_how_many_and_each_other_
 
 def test_a_utf_16_file_is_one_line_that_names_the_file(tmp_path):
     (tmp_path / "rows.jsonl").write_text(json.dumps(SUM) + "\n" + json.dumps(PRODUCT), encoding="utf-16")
-    assert message_of(str(tmp_path / "rows.jsonl")) == f"{tmp_path}/rows.jsonl: UTF-16; save the file as UTF-8"
+    assert message_of(str(tmp_path / "rows.jsonl")).startswith(f"{tmp_path}/rows.jsonl: UTF-16; ")
 
 
 def test_values_that_json_does_not_have_become_text_as_soon_as_they_are_read(tmp_path):

@@ -71,7 +71,7 @@ def test_what_an_environment_prints_fills_no_log(capfd):
     assert ask("chatter", ("a",), ("b",)) == [Answer("well")] * 2
     printed = capfd.readouterr()
     assert "line 0 of " in printed.err
-    assert printed.err.count("more is printed by the reward function or the environment") == 1
+    assert printed.err.count("more is printed") == 1
     assert len(printed.err) < MOST_PRINTED + 1000
     assert printed.out == ""  # which has the answer of a command with --json
 

@@ -43,7 +43,7 @@ def test_questions_without_a_verdict_in_one_of_the_two_are_left_out_and_counted(
     two = evaluation(tmp_path / "two", [1, 1, 1, 1, 0, 0], late="c")
     main([one, two])
     printed = capsys.readouterr().out
-    assert "2 of 3 questions have no verdict in one of the two; left out" in printed
+    assert "2 of 3 questions have no verdict" in printed
     assert "correct: +0.500" in printed
     assert "of 1 questions" in printed
     three = evaluation(tmp_path / "three", [1, 1, 1, 1])
@@ -86,7 +86,7 @@ def test_an_edited_question_is_refused_where_the_prompts_cannot_differ_for_anoth
         return folder
 
     one = evaluation(tmp_path / "one", [0, 0, 1, 0], RECORD)
-    with pytest.raises(SystemExit, match="1 questions or reference answers differ between the two, such as b"):
+    with pytest.raises(SystemExit, match=r"1 questions .*such as b"):
         main([one, other("two")])
     main([one, other("three", inputs={"tokenizer": "another"})])
-    assert "the prompts of 1 questions differ (template, tokenizer or date)" in capsys.readouterr().out
+    assert "prompts of 1 questions" in capsys.readouterr().out

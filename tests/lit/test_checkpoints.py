@@ -238,13 +238,13 @@ def test_a_resumed_run_has_the_callbacks_of_one_that_never_stopped(tmp_path, com
 
 
 def test_a_callback_whose_state_no_checkpoint_gives_back_is_named_before_the_first_step(tmp_path, compose, stateful):
-    with pytest.raises(UserError, match=r"callbacks.mine: its state names collections.deque: a checkpoint may have"):
+    with pytest.raises(UserError, match=r"callbacks\.mine: .*collections\.deque: "):
         train(compose(stateful % ", early: true", "budget.steps=2"), [])
     assert not (tmp_path / RUN / "metrics.jsonl").exists()
 
 
 def test_a_state_that_would_not_be_loaded_again_is_no_checkpoint(tmp_path, compose, stateful):
-    with pytest.raises(OSError, match=r"step_000002.ckpt.* names collections.deque; a checkpoint may have tensors"):
+    with pytest.raises(OSError, match=r"step_000002\.ckpt.* collections\.deque; "):
         train(compose(stateful % ", window: 2", "budget.steps=2"), [])
     assert [*(tmp_path / RUN / "checkpoints").iterdir()] == []
 

@@ -111,7 +111,7 @@ def test_a_stale_sync_raises_the_alarm_in_every_step_after_the_first(compose, mo
     assert min(kl[1:]) > 1e-3
     assert len(said) == 2
     for step, line in enumerate(said, start=2):
-        assert line.startswith(f"warning: step {step}: mismatch/kl is {kl[step - 1]:.3g} nats a token, above")
+        assert line.startswith(f"warning: step {step}: mismatch/kl is {kl[step - 1]:.3g} nats")
         assert "above 0.0001" in line
         assert "stale or broken" in line
 

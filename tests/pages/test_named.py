@@ -195,7 +195,7 @@ def test_a_search_for_the_learning_rate_meets_its_key_in_the_title_of_a_section(
 
 
 LINES = re.search(
-    r"Where a line is that people look for:\n\n(.*?)\n\n",
+    r"Where to find what people often look for:\n\n(.*?)\n\n",
     (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"),
     re.DOTALL,
 )[1].splitlines()[2:]  # type: ignore[index]

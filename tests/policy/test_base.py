@@ -145,5 +145,5 @@ def test_weights_of_a_pretrained_base_policy_are_values_of_bfloat16(tmp_path: Pa
 
 
 def test_a_cache_that_cannot_be_made_is_named_with_the_variable_to_use_instead():
-    with pytest.raises(UserError, match=r"^/proc/self/cache: .* cannot be made .*; DAPO_LIT_CACHE=DIR names another$"):
+    with pytest.raises(UserError, match=r"^/proc/self/cache: .*DAPO_LIT_CACHE=DIR"):
         prepare_base(SPEC, Path("/proc/self/cache"))

@@ -1,5 +1,6 @@
 """An environment is tried before the engine is up: its signature, a few episodes, failures and deadlines."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -53,10 +54,10 @@ def test_one_that_is_late_is_refused_with_its_own_deadline(check):
 
 
 def test_one_that_fails_on_junk_is_refused_or_warned_about_as_the_run_would_be(check, capsys):
-    with pytest.raises(ConfigError, match="gave no answer to 6 of "):
+    with pytest.raises(ConfigError, match=r"turns\.environment=.* 6 of "):
         check("raises_on_junk")
     check("raises_on_junk", "reward.max_error_frac=0.9", up_to_engine=False)
-    assert "warning: turns.environment=user_environments.raises_on_junk gave no answer to " in capsys.readouterr().out
+    assert "warning: turns.environment=user_environments.raises_on_junk " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["waits", "Waiting"])
@@ -66,11 +67,11 @@ def test_an_async_environment_is_awaited_and_an_episode_of_it_is_shown(check, ca
     assert "warning" not in printed
     shown = [line.strip() for line in printed.splitlines() if "| environment" in line]
     assert shown == ["| environment: 'well'" + (", reward 0.5" if name == "Waiting" else "")] * 3
-    assert f"user_environments.{name}: it answered 16 of 16 turns of 4 episodes, and ended 0 of them" in printed
+    assert re.search(rf"user_environments\.{name}: .*16 of 16 turns of 4 episodes.* 0 of them", printed)
 
 
 def test_answers_that_change_and_answers_that_do_not_fit_are_warned_about(check, capsys):
     check("never_the_same", up_to_engine=False)
-    assert "answers 4 of 4 turns otherwise when they come again" in capsys.readouterr().out
+    assert "4 of 4 turns differently" in capsys.readouterr().out
     check("long_winded", up_to_engine=False)
-    assert "says 500 tokens at once" in capsys.readouterr().out
+    assert "500 tokens at once" in capsys.readouterr().out

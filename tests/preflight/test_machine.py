@@ -36,7 +36,7 @@ def test_every_experiment_is_refused_without_a_gpu_exactly_if_it_asks_for_one(na
     config = compose(f"+experiment={name}", *NEEDED.get(name, []), *(["study.arm=dapo"] if name in STUDIES else []))
     assert (config.trainer.accelerator == "gpu") is (name in ON_GPUS)
     if name in ON_GPUS:
-        with pytest.raises(ConfigError, match=r"^trainer\.accelerator=gpu, but there is no GPU.*accelerator=cpu.*$"):
+        with pytest.raises(ConfigError, match=r"^trainer\.accelerator=gpu.* no GPU.*accelerator=cpu.*$"):
             check_machine(config)
     else:
         check_machine(config)
@@ -75,7 +75,7 @@ def config_with(**trainer: object) -> Config:
 def test_a_process_has_a_gpu_of_its_own():
     trainer = config_with(devices=2, strategy="fsdp", accelerator="gpu").trainer
     check_devices(trainer, 2)
-    with pytest.raises(ConfigError, match=r"trainer\.devices=2, but this machine has 1 GPU;"):
+    with pytest.raises(ConfigError, match=r"trainer\.devices=2.* 1 GPU;"):
         check_devices(trainer, 1)
 
 

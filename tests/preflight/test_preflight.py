@@ -1,5 +1,6 @@
 """The table before the first step: a row for each check, refusals after the rows before them, and no row if skipped."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ def test_a_run_prints_one_row_a_check_and_then_its_warnings(compose, capsys):
     with parts.verifier:
         check_run(parts)
     first, *lines = capsys.readouterr().out.splitlines()
-    assert first == "before the first step (preflight=false skips this)"
+    assert first.endswith("(preflight=false skips this)")
     (warning,) = (line for line in lines if line.startswith("    warning: "))
     assert lines[lines.index(warning) - 1].startswith("  switches")
     lines.remove(warning)
@@ -30,12 +31,12 @@ def test_a_run_prints_one_row_a_check_and_then_its_warnings(compose, capsys):
     rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines if not line.startswith("    ")}
     assert list(rows) == ROWS
     assert rows["weights"] == "float32 weights, learning rate 0.001"
-    assert rows["problems"].startswith("4 to train on, and a step has 6 prompts, some several times;")
-    assert rows["prompts"].startswith("4 problems, each found in its prompt; 4 distinct prompts of ")
+    assert re.match(r"4 to train on.* 6 prompts", rows["problems"])
+    assert re.match(r"4 problems.* 4 distinct prompts of ", rows["prompts"])
     assert shown[1].endswith("?[response]")
     assert rows["evaluation"] == "4 held-out problems"
     assert rows["policy"].startswith("qwen2, ")
-    assert rows["rewards"].endswith("right are 4 of 4 reference answers and 0 of 16 junk texts")
+    assert rows["rewards"].endswith("4 of 4 reference answers and 0 of 16 junk texts")
     assert "clip_higher" in rows["switches"]
     assert rows["switches"].endswith("; 1 to look at")
     assert rows["engine"] == "torch, float32"
@@ -67,7 +68,7 @@ def test_the_first_row_of_a_run_is_printed_before_torch_loads_and_none_where_the
         return [run.splitlines() for run in runs[:-1]]
 
     (first, row), unchecked = printed("", "preflight=false")
-    assert first == "before the first step (preflight=false skips this)"
+    assert first.endswith("(preflight=false skips this)")
     assert row.split(maxsplit=1) == ["weights", "float32 weights, learning rate 0.001"]
     assert unchecked == []
     folder = tmp_path / "four_sums" / "dapo" / "seed_0"

@@ -1,6 +1,7 @@
 """What the policy would read, found wrong before the first step: templates that lose the problem, labels, leakage."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -85,7 +86,7 @@ def test_what_cannot_be_trained_on_is_refused_in_one_line(checked, monkeypatch, 
 def test_equal_rows_are_one_warning(checked):
     rows = [SUMS[0] | {"id": str(i)} for i in range(30)]
     (warning,) = (line for line in checked(rows).splitlines() if "warning" in line)
-    assert "30 problems have only 1 distinct prompts; task.deduplicate=true keeps 1 of these rows" in warning
+    assert re.search(r"30 problems .* 1 distinct .*task\.deduplicate=true keeps 1 ", warning)
 
 
 def test_prompts_that_are_equal_though_their_rows_are_not_are_no_duplicates(checked):

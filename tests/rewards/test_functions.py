@@ -1,5 +1,6 @@
 """What a reward function returns is a verdict, or an error that names the function and what it returned."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -63,5 +64,6 @@ def test_a_weighted_sum_that_float32_cannot_square_is_an_error_and_no_infinity()
         rule="numeric", extraction="hash", weights={"correctness": 1.0, "reward_functions.characters": 1e300}, workers=1
     ) as made:
         (score,) = made.score([(QUESTION, "a long answer")])
-        assert made.first_error == score.error == "reward.weights: a reward of 1.3e+301 is too large; 1e+12 is the most"
+        assert made.first_error == score.error
+        assert re.match(r"reward\.weights: .*1\.3e\+301 .*1e\+12 ", score.error or "")
     assert score.value == -1.0

@@ -1,6 +1,7 @@
 """Rewards written for verl, TRL and OpenRLHF are called as they call them; any other is refused with what adapts it."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,7 +74,7 @@ def test_a_function_of_trls_gets_the_reference_as_solution_unless_the_data_have_
 def test_a_result_of_verls_without_a_score_is_an_error_that_says_so():
     with verifier("verl_other") as made:
         (score,) = made.score([(QUESTION, "5")])
-    assert "returned a dict with reward, and verl's has `score`" in (score.error or "")
+    assert "verl's has `score`" in (score.error or "")
 
 
 def test_a_result_without_a_score_leaves_the_others_of_its_batch_their_verdicts():
@@ -94,12 +95,12 @@ def test_a_function_that_asks_for_groups_is_refused_where_its_definition_is_not(
     (tmp_path / "reexported.py").write_text("from foreign_rewards import longest_of_group\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     made = Verifier(rule="numeric", extraction="number", function="reexported.longest_of_group", workers=1)
-    with made, pytest.raises(WorkersLostError, match="reexported does not define it with `def`"):
+    with made, pytest.raises(WorkersLostError, match=r"reexported .*`def`"):
         made.score([(QUESTION, "5")])
 
 
 def test_a_signature_that_is_not_known_is_refused_with_the_lines_that_adapt_it():
-    with verifier("areal") as made, pytest.raises(WorkersLostError, match="none of the known signatures") as refused:
+    with verifier("areal") as made, pytest.raises(WorkersLostError, match="known signatures") as refused:
         made.score([(QUESTION, "5")])
     message = str(refused.value)
     assert "foreign_rewards.areal(prompt, completions, prompt_ids, completion_ids, answer)" in message
@@ -133,7 +134,7 @@ def test_scores_that_depend_on_their_batch_are_warned_of_unless_whole_groups_are
     with parts.verifier:
         check_run(parts)
     printed = capsys.readouterr().out
-    assert ("completions get another score when the same completions come in another order" in printed) == warned
+    assert ("completions get another score" in printed) == warned
 
 
 @pytest.mark.parametrize("carry_over", ["none", "all"])
@@ -165,7 +166,7 @@ def test_a_graded_reward_has_the_values_of_its_range_and_the_greatest_is_right()
     with verifier("graded") as made:
         best, middle, beyond = made.score([(QUESTION, text) for text in ("1", "0.25", "1.5")])
     assert [(score.correct, score.value) for score in (best, middle)] == [(True, 1.0), (False, 0.25)]
-    assert "returned 1.5, and its range is 0 to 1" in (beyond.error or "")
+    assert re.search(r"returned 1\.5, .* 0 to 1$", beyond.error or "")
     with verifier("badly_graded") as made, pytest.raises(WorkersLostError, match="its range is"):
         made.score([(QUESTION, "1")])
 

@@ -285,7 +285,7 @@ def test_half_a_character_in_an_error_or_an_answer_is_sent_as_a_question_mark(ob
 
 
 def test_a_function_that_kills_the_supervisor_again_and_again_ends_the_run_with_the_exit_code(obeying):
-    with pytest.raises(WorkersLostError, match=r"died 3 times in a row \(exit code -9\)"):
+    with pytest.raises(WorkersLostError, match=r"died 3 times .*-9\)"):
         obeying.score([(QUESTION, "kill the supervisor")])
 
 

@@ -145,5 +145,5 @@ def test_one_flipped_bit_of_packed_cells_is_named_and_older_ones_are_read_as_unv
 @pytest.mark.parametrize("key", ["2", "true", "null", "2026-11-29"])
 def test_a_config_with_a_key_that_is_no_name_is_refused(tmp_path, key):
     (tmp_path / "config.yaml").write_text(f"algorithm:\n  {key}: 3\n")
-    with pytest.raises(DamagedError, match="is no name"):
+    with pytest.raises(DamagedError, match="is not a name"):
         read_config(tmp_path)

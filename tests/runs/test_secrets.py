@@ -43,7 +43,7 @@ def test_what_a_run_writes_has_no_argument_of_a_logger_and_no_secret_of_a_callba
     ],
 )
 def test_a_secret_in_a_command_is_refused_with_the_variable_to_use_instead(override, key):
-    with pytest.raises(ConfigError, match=rf"^{key}: a secret in a command .*\$\{{oc\.env:VARIABLE\}}"):
+    with pytest.raises(ConfigError, match=rf"^{key}: .*in a command .*\$\{{oc\.env:VARIABLE\}}"):
         check_overrides([override])
     check_overrides([override.replace("abc", "'${oc.env:OWN}'")])
     check_overrides([override.replace("abc", "3")])
@@ -61,7 +61,7 @@ def test_a_secret_in_a_file_of_settings_is_refused_with_the_variable_to_use_inst
     file = tmp_path / "mine" / "own.yaml"
     chosen = [f"hydra.searchpath=[file://{tmp_path}]", "+mine=own"]
     file.write_text("# @package _global_\n" + text.format(SECRET))
-    with pytest.raises(ConfigError, match=rf"^{key}: a secret in a file .*\$\{{oc\.env:VARIABLE\}}"):
+    with pytest.raises(ConfigError, match=rf"^{key}: .*in a file .*\$\{{oc\.env:VARIABLE\}}"):
         composed_tree(chosen)
     file.write_text("# @package _global_\n" + text.format("${oc.env:OWN}"))
     composed_tree(chosen)

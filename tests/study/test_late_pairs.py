@@ -1,6 +1,7 @@
 """No claim is withdrawn, whatever the order in which runs end: studies, ledgers, and the logs of other trainers."""
 
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -118,8 +119,8 @@ def test_a_late_pair_of_a_ledger_is_awaited(tmp_path: Path, capsys: pytest.Captu
         main([str(file), "--for", "claims", *further])
         return capsys.readouterr().out
 
-    assert "claim: undecided, next look at 8" in (found := answer("c,3,,0"))
-    assert "c: a claim counts 3 of 8 pairs: in order, up to the first that is not complete" in found
+    assert "undecided, next look at 8" in (found := answer("c,3,,0"))
+    assert re.search(r"c: .* 3 of 8 pairs: in order", found)
     assert "claim: undecided" in answer("c,3,-2,0")
     assert "claim: gain at 8" in answer("")  # nothing says that there is a pair 3
     assert "claim: undecided" in answer("", "--pairs", "0-8")
@@ -151,4 +152,4 @@ def test_names_of_pairs_that_are_none_are_refused(
 
 def test_a_study_has_named_its_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path), "--pairs", "0-11"]) == 2
-    assert "has registered its seeds" in capsys.readouterr().err
+    assert "registered its seeds" in capsys.readouterr().err

@@ -133,7 +133,7 @@ def test_the_worth_of_a_regime_is_the_mean_over_its_pairs_and_one_pair_is_none()
     table = law.kept(pairs, "at equal steps")
     assert table[["regime", "at equal steps", "pairs"]].to_numpy().tolist() == [[0, 3.0, 3], [1, 6.0, 2]]
     assert table["accuracy"].iloc[0] == pytest.approx(0.3)
-    assert law.left_out(pairs) == ["regime 02 is left out at equal steps: fewer than 2 pairs have it"]
+    assert [line.startswith("regime 02 is left out at equal steps: ") for line in law.left_out(pairs)] == [True]
 
 
 def test_the_noise_of_a_pair_is_the_spread_within_regimes_by_hand():
@@ -252,7 +252,7 @@ def test_a_run_without_its_last_evaluation_is_absent(packed):
 
 
 def test_cells_of_other_code_than_was_registered_and_changed_cells_are_refused(packed):
-    with pytest.raises(StudyError, match="Registered with the code c0de"):
+    with pytest.raises(StudyError, match="the code c0de"):
         packed(7, code="other") and law.read(7)
     folder = packed(8)
     metrics = folder / "metrics.parquet"
@@ -273,7 +273,7 @@ def test_laws_are_not_frozen_once_the_second_half_has_started(packed, tmp_path, 
     monkeypatch.setattr(law, "manifests", lambda _: {})
     assert law.freeze()["laws"].keys() == {*law.WORTHS}
     (tmp_path / place).mkdir(parents=True)
-    with pytest.raises(StudyError, match="before any regime of the second half"):
+    with pytest.raises(StudyError, match="of the second half"):
         law.freeze()
 
 

@@ -118,7 +118,7 @@ class VllmServerStream(SampleStream):
         # After a restart it has dummy weights, and answers as if nothing had happened.
         if label != self._label:
             raise ServerError(
-                f"{url} samples with weights {label!r} instead of {self._label!r}: it was started anew, or another run "
+                f"{url} samples with weights {label!r} instead of {self._label!r}: it was restarted, or another run "
                 "trains with it"
             )
 
