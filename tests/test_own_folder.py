@@ -122,7 +122,10 @@ BOMBS = {
     "many": ("x: [" + "1, " * 6_000 + "]", "more than 5,000 values"),
     "doubled": (TWICE, "interpolations written out it holds more than 1,000,000"),
     "doubled by a resolver": (TWICE.replace("{a", "{oc.select:a"), "interpolations written out"),
-    "doubled mappings": (TWICE.replace("a0: xxxxxxxxxx", "a0: {x: 1}").replace("}$", "}, y: $"), "not YAML|written out"),
+    "doubled mappings": (
+        TWICE.replace("a0: xxxxxxxxxx", "a0: {x: 1}").replace("}$", "}, y: $"),
+        "not YAML|written out",
+    ),
     "a name that is made": ("a: b\nb: 1\nc: ${${a}}", "the name in an interpolation is made by another one"),
     "sixties": ("seed: 1" + ":1" * 90_000, "beyond 64 bits"),
     "twice": ("seed: 1\nseed: 2", "duplicate key seed"),
