@@ -22,9 +22,17 @@ export function advantages(rewards) {
 }
 
 export class Trainer {
-  /** `prompts`: the training problems in their order; `s`: settings by their names in the package. */
-  constructor(policy, prompts, s) {
+  /**
+   * `prompts`: the training problems in their order; `watched`: prompts that are answered at every step, for the reader;
+   * `s`: settings by their names in the package.
+   */
+  constructor(policy, prompts, watched, s) {
     Object.assign(this, { policy, s, problems: prompts.map(problemOf), position: 0, steps: 0, tokens: 0 });
+    // The noise of step 0, at every step: what changes in an answer is then due to the policy.
+    this.watched = watched.map(problemOf).map((problem) => {
+      const key = rowKey(s.noise_seed, 0, 0, 0, problem.id);
+      return { problem, prompt: encode(problem.prompt), key };
+    });
     this.orders = new Map();
   }
 
@@ -34,10 +42,11 @@ export class Trainer {
     return this.problems[this.orders.get(epoch)[position % this.problems.length]];
   }
 
-  /** The groups of one step in the order of their problems; those with `kept` are trained on. */
+  /** The groups of one step in the order of their problems, those with `kept` are trained on; and the watched answers. */
   async #collect(step, progress) {
     const { s } = this;
     const groups = [];
+    let answers = [];
     const visits = new Map(); // a problem may come several times in a step, with other noise each time
     const most = s.dynamic_sampling ? s.max_rounds * s.num_prompts : s.num_prompts;
     let kept = 0;
@@ -50,11 +59,16 @@ export class Trainer {
         return { problem, visit, prompt: encode(problem.prompt) };
       });
       const requests = round.flatMap(({ problem, visit, prompt }) =>
-        Array.from({ length: s.samples_per_prompt }, (_, i) => ({ prompt, key: rowKey(s.seed, step, visit, i, problem.id) })),
+        Array.from({ length: s.samples_per_prompt }, (_, i) => ({ prompt, key: rowKey(s.noise_seed, step, visit, i, problem.id) })),
       );
+      const own = requests.length;
+      if (groups.length === 0) requests.push(...this.watched);
       const sampled = await this.policy.sample(requests, (share) =>
         progress({ doing: "sampling", share: (kept + share * (s.num_prompts - kept)) / s.num_prompts }),
       );
+      if (groups.length === 0) {
+        answers = this.watched.map(({ problem, prompt }, i) => this.#judged(problem, prompt, [sampled[own + i]]));
+      }
       round.forEach(({ problem, prompt }, index) => {
         const rows = sampled.slice(index * s.samples_per_prompt, (index + 1) * s.samples_per_prompt);
         const group = this.#judged(problem, prompt, rows);
@@ -62,7 +76,7 @@ export class Trainer {
         kept += group.kept;
       });
     }
-    return groups;
+    return [groups, answers];
   }
 
   #judged(problem, prompt, rows) {
@@ -94,7 +108,7 @@ export class Trainer {
   async step(progress = () => {}) {
     const { s } = this;
     const step = ++this.steps;
-    const groups = await this.#collect(step, progress);
+    const [groups, watched] = await this.#collect(step, progress);
     const trained = groups.filter((group) => group.kept);
     const rate = s.lr * Math.min(1, step / s.warmup_steps);
     const bounds = { low: s.clip_low, high: s.clip_higher ? s.clip_high : s.clip_low };
@@ -125,7 +139,7 @@ export class Trainer {
         }
       }
     }
-    return { step, groups, metrics: this.#metrics(groups, trained, losses, norms, token) };
+    return { step, groups, watched: watched.map((group) => group.responses[0]), metrics: this.#metrics(groups, trained, losses, norms, token) };
   }
 
   #metrics(groups, trained, losses, norms, token) {

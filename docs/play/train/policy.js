@@ -132,20 +132,21 @@ function adamw(w, m, v, gradient, rate, correction1, correction2, { beta1, beta2
 }
 
 export class Policy {
-  #samples = 0;
-
-  /** `limit`: the most tokens of a response; `longest`: of a prompt. */
-  constructor(config, bytes, { limit, longest, optimizer }) {
-    Object.assign(this, { config, limit, longest, optimizer, updates: 0 });
+  /** `longest`: the most tokens of a prompt. */
+  constructor(config, bytes, { longest, optimizer }) {
+    Object.assign(this, { config, bytes, longest, optimizer });
     this.size = config.hidden_size / config.num_attention_heads;
-    this.places = longest + limit;
-    this.w = readWeights(bytes);
-    const zeros = () => Object.fromEntries(Object.entries(this.w).map(([name, x]) => [name, np.zeros(x.shape)]));
-    this.m = zeros();
-    this.v = zeros();
     this.step = jit((w, ids, cos, sin, at, bias, keys, values) => this.#next(w, ids, cos, sin, at, bias, keys, values));
     this.gradient = jit(valueAndGrad((w, batch, low, high) => lossOf(w, config, batch, low, high), { hasAux: true }));
     this.update = jit((w, m, v, g, rate, c1, c2) => adamw(w, m, v, g, rate, c1, c2, optimizer));
+  }
+
+  /** Back to the first weights, for responses of at most `limit` tokens. Programs that are compiled are kept. */
+  reset(limit) {
+    if (this.w) tree.dispose([this.w, this.m, this.v]);
+    Object.assign(this, { limit, places: this.longest + limit, updates: 0, w: readWeights(this.bytes) });
+    const zeros = () => Object.fromEntries(Object.entries(this.w).map(([name, x]) => [name, np.zeros(x.shape)]));
+    Object.assign(this, { m: zeros(), v: zeros() });
   }
 
   /** One token of each slot: logits [SLOTS, V], and the caches with its key and value at its place. */
