@@ -39,14 +39,15 @@ def settings(config: Config) -> dict[str, object]:
     }
 
 
-def main() -> None:
+def made() -> dict[str, object]:
+    """The content of data.json."""
     config = compose("+experiment=dapo", "+regime=browser", "seed=0")
     base, optimizer = find_base(config.policy, config.task).folder, config.algorithm.optimizer
     task = config.task
     problems = generated(task.name).problem_sets(task.num_problems, task.num_heldout, task.options)
     weights = (base / "model.safetensors").read_bytes()
     first, second = optimizer.betas
-    data = {
+    return {
         "steps": 40,
         "settings": settings(config),
         "optimizer": {"beta1": first, "beta2": second, "epsilon": optimizer.eps, "most": optimizer.grad_clip},
@@ -56,7 +57,10 @@ def main() -> None:
         "watched": [problem.problem for problem in problems.heldout[:WATCHED]],
         "weights": b64encode(weights).decode(),
     }
-    (Path(__file__).parent / "data.json").write_text(json.dumps(data, indent=1) + "\n")
+
+
+def main() -> None:
+    (Path(__file__).parent / "data.json").write_text(json.dumps(made(), indent=1) + "\n")
 
 
 if __name__ == "__main__":

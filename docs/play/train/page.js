@@ -64,7 +64,7 @@ function showSettings() {
     button.querySelector(".state").textContent = chosen[name] ? "on" : "off";
     const differs = chosen.differs === name;
     button.parentElement.classList.toggle("differs", differs);
-    $(`${name}-b`).textContent = differs ? ` B: ${chosen[name] ? "off" : "on"}.` : "";
+    $(`${name}-b`).textContent = differs ? `B: ${chosen[name] ? "off" : "on"}` : "";
   }
   for (const name of ["differs", "seed", ...Object.keys(CHOICES)]) $(name).value = chosen[name];
 }
@@ -84,13 +84,13 @@ function makeSettings() {
     button.setAttribute("role", "switch");
     button.setAttribute("aria-describedby", `${name}-source`);
     element("b", "", button).textContent = title;
+    element("span", "b", button).id = `${name}-b`;
     element("kbd", "", button).textContent = index + 1;
     element("span", "state", button);
     element("span", "track", button);
     const line = element("p", "source", card);
     line.id = `${name}-source`;
     line.textContent = source;
-    element("b", "b", line).id = `${name}-b`;
     button.onclick = () => change(name, !chosen[name]);
   }
   for (const [name, title] of TECHNIQUES) $("differs").append(new Option(title, name));
