@@ -133,7 +133,9 @@ def test_the_page_fits_a_phone_and_its_switches_the_first_screen(browser, width)
     browser.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
     browser.open(PAGE)
     assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    bottoms = [browser.evaluate(f"document.getElementById('{name}').getBoundingClientRect().bottom") for name in SWITCHES]
+    bottoms = [
+        browser.evaluate(f"document.getElementById('{name}').getBoundingClientRect().bottom") for name in SWITCHES
+    ]
     assert max(bottoms) < height
     browser.call("Emulation.clearDeviceMetricsOverride")
 
