@@ -27,7 +27,7 @@ def tracked(*folders: str) -> set[str]:
     return {name for name in listed if (ROOT / name).is_file() and name != "math_answers/pyproject.toml"}
 
 
-SITE = ("docs/site/", "docs/stylesheets/", "docs/javascripts/")
+SITE = ("docs/site/", "docs/play/train/", "docs/stylesheets/", "docs/javascripts/")
 """What makes the site of the pages."""
 PAGES = {name for name in tracked("docs") if not name.startswith(SITE)}
 
