@@ -218,7 +218,7 @@ function showStatus() {
   let text = `Step ${done} of ${STEPS}. `;
   if (going && each === 0) text += "The first step compiles its programs.";
   else if (going) text += `${each.toFixed(1)} s a step of both; ${left > 90 ? `${Math.round(left / 60)} minutes` : `${left} s`} left.`;
-  else if (!idle && done > 0) text += "Ends the step that has begun.";
+  else if (!idle && done > 0) text += "A step is under way.";
   else if (done === 0) text = idle ? `Ready: ${STEPS} steps of ${chosen.num_prompts} problems, ${chosen.samples_per_prompt} answers each.` : "Getting ready.";
   else if (done >= STEPS) text += "Reset, change a switch or try another seed.";
   $("status").textContent = text;
