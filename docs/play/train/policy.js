@@ -1,5 +1,8 @@
 // The policy: a Qwen2-shaped transformer on jax-js, its sampler, and the update of its weights.
 //
+// jax-js rather than TensorFlow.js, in processor seconds for forward and backward of 1,024 tokens in node 20: 0.1 against
+// 0.3 for this policy, 0.3 against 1.8 for one of 0.5M parameters (jax-js 0.1.25, TensorFlow.js 4.22 with WebAssembly).
+//
 // Arrays of jax-js are owned: an argument is consumed, and `.ref` keeps it for a later use. Functions here follow that.
 
 import { defaultDevice, init, jit, lax, nn, numpy as np, tree, valueAndGrad } from "@jax-js/jax";
