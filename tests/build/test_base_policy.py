@@ -101,11 +101,12 @@ def test_a_shipped_base_comes_before_this_machines_and_must_be_as_it_was_shipped
 
 COMMANDS = [
     ["+experiment=dapo", "+regime=joint"],
+    ["+experiment=dapo", "+regime=browser"],
     *(["+experiment=add_soft_punishment", f"seed={seed}"] for seed in range(7)),
 ]
 
 
-def test_the_package_ships_what_the_readmes_two_commands_start_from() -> None:
+def test_the_package_ships_what_the_readmes_two_commands_and_the_page_that_trains_start_from() -> None:
     """Each is in the package, under its recipe's name and with the weights that the manifest gives it."""
     bases = (read_manifest(SHIPPED) or {})["bases"]
     found = {}
@@ -116,7 +117,7 @@ def test_the_package_ships_what_the_readmes_two_commands_start_from() -> None:
         assert recipe == json.loads(json.dumps(spec.recipe()))
         found[spec.folder_name()] = find_base(config.policy, config.task).weights
     assert found == {name: entry["weights"] for name, entry in bases.items()}
-    assert len(set(found.values())) == len(found) == 7  # that of `make train` is one of them
+    assert len(set(found.values())) == len(found) == 8  # that of `make train` is one of them
     assert {file.name for file in SHIPPED.iterdir() if file.is_dir()} == found.keys()
     for entry in bases.values():
         assert entry["processor"]

@@ -27,7 +27,7 @@ def tracked(*folders: str) -> set[str]:
     return {name for name in listed if (ROOT / name).is_file() and name != "math_answers/pyproject.toml"}
 
 
-SITE = ("docs/site/", "docs/stylesheets/", "docs/javascripts/")
+SITE = ("docs/site/", "docs/play/train/", "docs/stylesheets/", "docs/javascripts/")
 """What makes the site of the pages."""
 PAGES = {name for name in tracked("docs") if not name.startswith(SITE)}
 
@@ -54,7 +54,7 @@ def test_the_wheel_has_the_package_with_its_configs_and_base_policies(wheel: Pat
     pages = {f"dapo_lit/pages/{name.removeprefix('docs/')}" for name in PAGES}
     own = {name for name in found if ".dist-info/" not in name}
     assert own == tracked(*PACKAGES) - PROJECT | configs | pages
-    assert sum(name.startswith("dapo_lit/base_policies/") and name.endswith(".safetensors") for name in own) == 7
+    assert sum(name.startswith("dapo_lit/base_policies/") and name.endswith(".safetensors") for name in own) == 8
 
 
 def started(
