@@ -15,8 +15,9 @@ MOST_BYTES = 4000 * MB
 """Of a file, which may hold the samples of a large evaluation."""
 MOST_CELLS, MOST_PER_BYTE = 15_000_000, 10
 """Values of a table that is read in any case, and those of another for each byte of its file."""
-LARGE, MOST_RATIO = 100 * MB, 50
-"""Bytes of a table that is read in any case, and how many times its file's size another may take."""
+LARGE, MOST_RATIO = 200 * MB, 50
+"""Bytes of a table that is read in any case, and how many times its file's size another may take. The packed samples of
+a study of 240 cells with 32 answers to 200 problems have 105 MB of text: names of arms and problems, row by row."""
 
 if TYPE_CHECKING:
     import pandas as pd

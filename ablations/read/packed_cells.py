@@ -186,7 +186,8 @@ def _by_cell(table: pd.DataFrame, *further: str) -> dict[Any, pd.DataFrame]:
     starts = np.flatnonzero(np.diff(number[order], prepend=-1))
     names = table[keys].iloc[order[starts]].itertuples(index=False, name=None)
     rows = table.drop(columns=CELL).iloc[order]
-    return {name: rows.iloc[a:b] for name, a, b in zip(names, starts, [*starts[1:], len(rows)], strict=True)}
+    # A table without rows has no cell, and still an end.
+    return {name: rows.iloc[a:b] for name, a, b in zip(names, starts, [*starts[1:], len(rows)], strict=False)}
 
 
 def _labelled(table: pd.DataFrame, run: Run) -> pd.DataFrame:

@@ -124,7 +124,8 @@ PLAYED = ROOT / "docs" / "play"
 """Pages of recorded steps. Their data need hours of a processor; how they look is the template's."""
 FILES: dict[Path, Callable[[], str]] = {
     ROOT / "README.md": lambda: inline.without_marks(made(TEMPLATE)),
-    **{page: partial(played, page) for page in sorted(PLAYED.glob("*.html"))},
+    # train.html is built of docs/play/train (`make tab`).
+    **{page: partial(played, page) for page in sorted(PLAYED.glob("*.html")) if page.name != "train.html"},
     claims.FINDINGS: claims.findings,
     TECHNIQUES: lambda: techniques_text(REGISTER.values()),
     UNCOUNTED: lambda: json.dumps(uncounted(), indent=1) + "\n",

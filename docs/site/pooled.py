@@ -76,11 +76,15 @@ SETS: dict[str, tuple[Set, ...]] = {
         Set("calibrate_parity/three_bases", "no upper clip bound", UNBOUNDED),
         Set("calibrate_parity", "no upper clip bound", UNBOUNDED),
     ),
-    "calculator": (Set("calibrate_calculator", "no upper clip bound", UNBOUNDED),),
+    "calculator": (
+        Set("calibrate_calculator", "no upper clip bound", UNBOUNDED),
+        Set("whose_penalty/calculator"),
+    ),
     "sums, batches reused": (Set("clip_dose_discovery"),),
     "sums, a limit that cuts": (Set("fork_validation/tight_limit_runs"),),
     "sums, rambling": (Set("fork_validation/rambling_runs"),),
     "sums, rare long answers": (Set("emergence_token_level_loss_chain_sum_rare"),),
+    "sums, in a page": (Set("calibrate_browser"),),
     "sums, a second try": (Set("calibrate_second_try", "no upper clip bound", UNBOUNDED),),
     "SmolLM2-135M": (Set("length_penalty"),),
 }

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,7 @@ def test_an_error_of_vllm_is_a_failure_too_and_the_second_under_the_same_weights
     engine.sync_weights(model.state_dict().items(), 20)
     stream = engine.open(SAMPLING)
     stream.submit(requests())
+    stream.step()
     engine.sync_weights(model.state_dict().items(), 21)  # while requests hold the prefix cache
     [said] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert "prefix cache" in said
@@ -117,9 +119,8 @@ def test_an_error_of_vllm_is_a_failure_too_and_the_second_under_the_same_weights
 
 
 def test_what_vllm_refuses_at_its_start_is_said():
-    wide = type(CONFIG)(**CONFIG.to_dict() | {"hidden_size": 48})  # heads of 24 dimensions
-    with pytest.raises(ValueError, match="cannot load a model"):
-        VllmProcessEngine(wide, **GIVEN)
+    with pytest.raises(ValueError, match="kv_cache_gb"):
+        VllmProcessEngine(CONFIG, **GIVEN | {"settings": replace(SETTINGS, kv_cache_gb=1e-6)})
 
 
 def test_a_run_goes_on_when_its_engine_is_killed_and_no_engine_outlives_a_run_that_is(tmp_path):

@@ -16,6 +16,7 @@ import sys
 import weakref
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -68,7 +69,8 @@ class VllmProcessEngine(RolloutEngine):
         self.reproducible = settings.deterministic
         self.concurrency = settings.max_batch_size
         self.settings = settings
-        self._given = (config, list(eos_ids), dtype)
+        # As it is now: the trainer will name its own attention in it, which vLLM's process does not know.
+        self._given = (deepcopy(config), list(eos_ids), dtype)
         self._weights: Iterable[tuple[str, Tensor]] = ()
         self._restarted_at: int | None = None
         self._has_graphs = torch.cuda.is_available() and not settings.enforce_eager
