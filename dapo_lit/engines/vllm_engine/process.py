@@ -186,7 +186,7 @@ class VllmProcessEngine(RolloutEngine):
             for name, tensor in self._weights:
                 whole = tensor.detach().contiguous().cpu()
                 self._connection.send((name, whole.dtype, whole.shape))
-                self._connection.send_bytes(whole.flatten().view(torch.uint8).numpy())
+                self._connection.send_bytes(whole.flatten().view(torch.uint8).numpy().data)
             self._connection.send(None)
         except OSError:
             raise ProcessFailedError(self._end()) from None

@@ -96,5 +96,5 @@ def _received(pipe: Connection) -> Iterator[tuple[str, Tensor]]:
     while (header := pipe.recv()) is not None:
         name, dtype, shape = header
         bytes_ = torch.empty(prod(shape) * dtype.itemsize, dtype=torch.uint8)
-        pipe.recv_bytes_into(memoryview(bytes_.numpy()))  # type: ignore[arg-type]
+        pipe.recv_bytes_into(bytes_.numpy().data)
         yield name, bytes_.view(dtype).view(shape)
