@@ -23,7 +23,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-fast test-wheel test-answers test-ablations test-mutations sweeps parity lint lock check-lock format model bench bench-speed bench-algorithms soak site docs tab check-site tables clean test-vllm test-gpu-contracts test-gpu-faults test-oldest gpu gpu-dry gpu-wheels vllm-cpu vllm-model peers
+.PHONY: help install train test test-fast test-pages test-wheel test-answers test-ablations test-mutations sweeps parity lint lock check-lock format model bench bench-speed bench-algorithms soak site docs tab check-site tables clean test-vllm test-gpu-contracts test-gpu-faults test-oldest gpu gpu-dry gpu-wheels vllm-cpu vllm-model peers
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -252,7 +252,9 @@ tables: $(READY)  ## write the parts of pages that are made of packed cells and 
 site: $(DOCS)/.ready  ## build the site into build/site, with links and anchors checked; opens from the file system
 	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
 
-docs: site $(READY)  ## build the site, and test pages, generated numbers, notebooks, examples and benchmark scripts (minutes on one core)
+docs: site test-pages  ## build the site, and test pages, generated numbers, notebooks, examples and benchmark scripts (minutes on one core)
+
+test-pages: $(READY)
 	$(BIN)/python -m pytest -n 0 tests/pages $(ARGS)
 
 # the page in which DAPO trains: its packages are those of package-lock.json, and npm and node are needed by nothing else
