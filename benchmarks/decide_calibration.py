@@ -48,7 +48,9 @@ class Measured:
 
 def measured() -> list[Measured]:
     found = []
-    for study in (*sorted(EXPERIMENTS.glob("calibrate_*")), EXPERIMENTS / "length_penalty"):
+    # No study runs in `browser`: its policy has 84,000 parameters, for a page.
+    calibrations = [study for study in sorted(EXPERIMENTS.glob("calibrate_*")) if study.name != "calibrate_browser"]
+    for study in (*calibrations, EXPERIMENTS / "length_penalty"):
         table = pd.read_parquet(study / "runs" / "metrics.parquet")
         (key,) = (name for name in table if name.startswith("eval/") and "/avg@" in name)
         trained = table[table["step"] > 0].dropna(subset=[key]).sort_values("step")

@@ -88,7 +88,7 @@ def test_settings_of_one_side_and_main_effects_are_other_questions():
 
 def test_a_task_with_one_set_has_no_mean():
     with pytest.raises(SystemExit, match="1 set of base policies"):
-        pooled.over_sets("calculator", "dynamic_sampling")
+        pooled.over_sets("sums, in a page", "dynamic_sampling")
 
 
 def test_no_two_sets_of_a_mean_share_a_base_policy():
