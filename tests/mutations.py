@@ -325,7 +325,7 @@ FAULTS = (
         "2 * family.alpha / len(family.contrasts)", "2 * family.alpha",
         ("tests/ablations/test_study_report.py", "-k", "equivalence")),
     Fault("the last evaluation is averaged with small ones", "../ablations/read/outcomes.py",
-        "        return float(values[-1]) if series.index[-1]", "        0 if series.index[-1]",
+        "        return float(values[-1]) if steps[-1]", "        0 if steps[-1]",
         ("tests/ablations/test_study_contrasts.py", "-k", "last_evaluation")),
     Fault("auto on a card: the engine's share is given to training", "forecast/fitting.py",
         "room - _engine(config, of) - (given if awake else 0.0)", "room", (*FITTING, "leaves_and_more")),

@@ -95,6 +95,6 @@ def _done(name: str, given: list[Any], engine: VllmEngine, stream: SampleStream 
 def _received(pipe: Connection) -> Iterator[tuple[str, Tensor]]:
     while (header := pipe.recv()) is not None:
         name, dtype, shape = header
-        bytes_ = torch.empty(prod(shape) * dtype.itemsize, dtype=torch.uint8)
+        bytes_ = torch.empty(prod(shape) * dtype.itemsize, dtype=torch.uint8, device="cpu")
         pipe.recv_bytes_into(bytes_.numpy().data)
         yield name, bytes_.view(dtype).view(shape)
