@@ -95,6 +95,9 @@ def test_a_killed_process_is_started_again_with_the_same_weights_and_requests(en
     stream = engine.open(SAMPLING)
     stream.submit(requests())
     ended = [sample for _ in range(5) for sample in stream.step()]
+    with torch.no_grad():
+        for parameter in model.parameters():  # as an update does while steps are sampled ahead
+            parameter.add_(torch.randn_like(parameter))
     os.kill(engine.pid, signal.SIGKILL)
     ended += run_to_end(stream)
     assert content(ended) == whole

@@ -71,7 +71,7 @@ class VllmProcessEngine(RolloutEngine):
         self.settings = settings
         # As it is now: the trainer will name its own attention in it, which vLLM's process does not know.
         self._given = (deepcopy(config), list(eos_ids), dtype)
-        self._weights: Iterable[tuple[str, Tensor]] = ()
+        self._weights: list[tuple[str, Tensor]] = []
         self._restarted_at: int | None = None
         self._has_graphs = torch.cuda.is_available() and not settings.enforce_eager
         try:
@@ -170,9 +170,10 @@ class VllmProcessEngine(RolloutEngine):
             raise EngineError(f"vLLM's process does not start again: {again}") from again
 
     def sync_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """named_tensors: is iterated again after a restart."""
+        """As VllmEngine. A copy stays in host memory: at a restart the policy may be in the middle of an update."""
         self.version = None
-        self._weights = named_tensors
+        self._weights = []  # before the new copy, or two would be in memory
+        self._weights = [(name, tensor.detach().to("cpu", copy=True).contiguous()) for name, tensor in named_tensors]
         try:
             self._load(version)
         except ProcessFailedError as failure:
@@ -184,9 +185,8 @@ class VllmProcessEngine(RolloutEngine):
         self._send("sync", version)
         try:
             for name, tensor in self._weights:
-                whole = tensor.detach().contiguous().cpu()
-                self._connection.send((name, whole.dtype, whole.shape))
-                self._connection.send_bytes(whole.flatten().view(torch.uint8).numpy().data)
+                self._connection.send((name, tensor.dtype, tensor.shape))
+                self._connection.send_bytes(tensor.flatten().view(torch.uint8).numpy().data)
             self._connection.send(None)
         except OSError:
             raise ProcessFailedError(self._end()) from None
@@ -213,7 +213,7 @@ class VllmProcessEngine(RolloutEngine):
     def close(self) -> None:
         """Ends the process; the engine cannot be used any more."""
         self._finalizer()
-        self._weights = ()
+        self._weights = []
         self.version = None
 
 
