@@ -39,7 +39,9 @@ def test_its_steps_are_those_of_ci():
     assert script.stat().st_mode & 0o100
     lines = re.findall(r"^make .*", script.read_text(), flags=re.MULTILINE)
     steps = [word for line in lines for word in shlex.split(line)[1:] if not re.match(r"-|[A-Z_]+=", word)]
-    assert {"lint", "test", "test-wheel", "docs", "gpu-dry", "parity", "test-vllm"} <= set(steps) <= targets
+    assert (
+        {"lint", "test", "test-wheel", "test-pages", "site", "gpu-dry", "parity", "test-vllm"} <= set(steps) <= targets
+    )
     # What those steps call, besides Python and what is installed with it.
     (packages,) = [step for step in of("RUN") if "apt-get install" in step]
     assert {"git", "make"} <= set(packages.split())
