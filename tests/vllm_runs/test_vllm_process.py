@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from vllm_case import (
 )
 
 from dapo_lit.engines.protocol import EngineError, Sampling, run_to_end
+from dapo_lit.engines.vllm_engine import process
 from dapo_lit.engines.vllm_engine.engine import VllmEngine
 from dapo_lit.engines.vllm_engine.process import VllmProcessEngine
 
@@ -119,6 +121,17 @@ def test_an_error_of_vllm_is_a_failure_too_and_the_second_under_the_same_weights
     with pytest.raises(EngineError, match="SIGKILL"):
         stream.step()
     check_new_weights(engine, model)  # other weights, and a new start
+
+
+def test_a_process_that_hangs_while_weights_are_sent_is_started_again(model, monkeypatch, caplog):
+    monkeypatch.setattr(process, "ANSWER_S", 3.0)
+    monkeypatch.setattr(process, "CLOSE_S", 0.1)
+    with closing(VllmProcessEngine(CONFIG, **GIVEN)) as engine:
+        os.kill(engine.pid, signal.SIGSTOP)
+        # They are more than the pipe holds: without a limit the trainer would wait in the middle of a tensor.
+        engine.sync_weights(model.state_dict().items(), 1)
+        assert len([*engine.generate(requests(), SAMPLING)]) == len(requests())
+    assert "it takes nothing from its pipe" in caplog.text
 
 
 def test_what_vllm_refuses_at_its_start_is_said():

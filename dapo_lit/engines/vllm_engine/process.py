@@ -11,6 +11,7 @@ memory has to work. process_main.py is the other end.
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import weakref
@@ -104,6 +105,9 @@ class VllmProcessEngine(RolloutEngine):
             stdin=subprocess.DEVNULL,
         )
         theirs.close()
+        # A stopped or hanging process reads nothing: a pipe that is full, or a message that stays half, is silence too.
+        for way in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            ours.setsockopt(socket.SOL_SOCKET, way, struct.pack("@ll", int(ANSWER_S), 0))
         self._connection = Connection(ours.detach())
         # Also when the engine is dropped, and at the end of the interpreter.
         self._finalizer = weakref.finalize(self, _shut_down, self._process, self._connection)
@@ -140,11 +144,11 @@ class VllmProcessEngine(RolloutEngine):
         return value
 
     def _end(self) -> str:
-        """How the process ended, whose pipe is closed."""
+        """How the process ended, whose pipe is closed or stuck."""
         try:
             code = self._process.wait(CLOSE_S)
         except subprocess.TimeoutExpired:
-            return "it closed its pipe"
+            return "it takes nothing from its pipe"
         return f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
     def ask(self, name: str, *arguments: Any) -> Any:
