@@ -124,9 +124,11 @@ def test_an_error_of_vllm_is_a_failure_too_and_the_second_under_the_same_weights
 
 
 def test_a_process_that_hangs_while_weights_are_sent_is_started_again(model, monkeypatch, caplog):
-    monkeypatch.setattr(process, "ANSWER_S", 3.0)
     monkeypatch.setattr(process, "CLOSE_S", 0.1)
-    with closing(VllmProcessEngine(CONFIG, **GIVEN)) as engine:
+    with monkeypatch.context() as patch:
+        patch.setattr(process, "ANSWER_S", 3.0)
+        engine = VllmProcessEngine(CONFIG, **GIVEN)
+    with closing(engine):
         os.kill(engine.pid, signal.SIGSTOP)
         # They are more than the pipe holds: without a limit the trainer would wait in the middle of a tensor.
         engine.sync_weights(model.state_dict().items(), 1)
