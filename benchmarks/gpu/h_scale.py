@@ -62,16 +62,18 @@ def process(args: argparse.Namespace) -> dict[str, Any]:
 
 def weights(args: argparse.Namespace) -> dict[str, Any]:
     # On one GPU the server would have to share it with the trainer.
-    return sent(args.tiny) if torch.cuda.device_count() > 1 or not ON_GPU else {"folder": "not measured: needs 2 GPUs"}
+    if torch.cuda.device_count() > 1:
+        return sent("nccl", args.tiny) | sent("folder", args.tiny)
+    return {"nccl": "not measured: needs 2 GPUs"} | ({} if ON_GPU else sent("folder", args.tiny))
 
 
-def sent(tiny: bool) -> dict[str, Any]:
+def sent(transfer: Any, tiny: bool) -> dict[str, Any]:
     """Milliseconds of a sync to one server, and how far its log-probs are then from the trainer's."""
     config = type(CONFIG)(**CONFIG.to_dict() | ({} if tiny else {"intermediate_size": 131_072}))
     model = AutoModelForCausalLM.from_config(config, dtype=DTYPE).to(DEVICE).eval()
     os.environ.setdefault("VLLM_API_KEY", secrets.token_hex(16))  # the server's guard asks for it
     with tempfile.TemporaryDirectory() as shared, open(f"{shared}/log", "w+b") as log:
-        settings = ServerSettings(("http://127.0.0.1:8763",), Path(shared), 64, 16, wait_s=240.0)
+        settings = ServerSettings(("http://127.0.0.1:8763",), Path(shared), 64, 16, transfer=transfer, wait_s=240.0)
         command = serve_command(write_config(config, DTYPE, settings.folder), DTYPE, settings, "127.0.0.1", "8763")
         server = serve(command, log)
         try:
@@ -82,7 +84,7 @@ def sent(tiny: bool) -> dict[str, Any]:
         finally:
             os.killpg(server.pid, signal.SIGKILL)
             server.wait()
-    return {f"folder: ms for {model.num_parameters():,} parameters": ms, "folder: log-probs apart": apart}
+    return {f"{transfer}: ms for {model.num_parameters():,} parameters": ms, f"{transfer}: log-probs apart": apart}
 
 
 def steps_ahead(args: argparse.Namespace) -> dict[str, Any]:

@@ -29,11 +29,6 @@ def put(tree: dict[str, Any], key: str, value: object) -> None:
     tree[last] = value
 
 
-RETIRED = {"rollout.vllm.server.transfer": "folder"}
-"""Keys of earlier versions that are constants now. A config that has the constant is as good as one without the key;
-with any other value the key is unknown, as what it asked for is not there any more."""
-
-
 @cache
 def kinds(schema: type[Section] = Config, inherited: Kind = SCIENCE, prefix: str = "") -> dict[str, Kind]:
     """Every key of a schema with its kind, sections included."""
@@ -70,7 +65,7 @@ def kind_of(key: str) -> Kind:
 
 
 def with_defaults(tree: Tree) -> dict[str, Any]:
-    """A run's config with the keys that its version did not have, without those that are constants now."""
+    """A run's config with the keys that its version did not have."""
 
     def fill(part: Tree, schema: type[Section], defaults: Tree) -> dict[str, Any]:
         filled = dict(part)
@@ -83,16 +78,7 @@ def with_defaults(tree: Tree) -> dict[str, Any]:
                 filled[name] = fill(part[name], section, defaults.get(name) or {})
         return filled
 
-    filled = fill(tree, Config, {**default_run(), "study": choice("study", "shared/default")["study"]})
-    return _without_retired(filled)
-
-
-def _without_retired(tree: Tree, prefix: str = "") -> dict[str, Any]:
-    return {
-        key: _without_retired(value, f"{prefix}{key}.") if isinstance(value, Mapping) else value
-        for key, value in tree.items()
-        if prefix + key not in RETIRED or value != RETIRED[prefix + key]
-    }
+    return fill(tree, Config, {**default_run(), "study": choice("study", "shared/default")["study"]})
 
 
 def identity(tree: Tree) -> dict[str, Any]:

@@ -283,6 +283,9 @@ class VllmServer(Section):
     """`http://host:port` of each server; each rank samples from its own."""
     folder: str | None
     """A folder that trainer and servers share under this path, for passing weights."""
+    transfer: Literal["folder", "nccl"]
+    """Pass weights through files in the folder, or from GPU to GPUs by vLLM's transfer engine (not run on GPUs yet);
+    through the folder as well where no group of them can be made."""
     wait_s: Annotated[float, Field(ge=0)]
     """Seconds to wait for an unreachable server, at the start and after a failure."""
 

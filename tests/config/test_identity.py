@@ -1,6 +1,5 @@
 """One meaning of "the same experiment": every key's tag, and what the hash and the comparison make of it."""
 
-import copy
 import json
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import yaml
 
 from ablations.read.guard import composed_refusals
 from ablations.trainer import flatten, same_experiment
-from dapo_lit.config import ConfigError, parse
+from dapo_lit.config import parse
 from dapo_lit.config.identity import (
     config_hash,
     differences,
@@ -119,18 +118,6 @@ def test_runs_that_started_from_other_weights_of_one_recipe_are_not_the_same_exp
     assert repeats("1", "1")
     assert repeats("1", None)  # a run of an earlier version recorded none
     assert not repeats("1", "2")
-
-
-def test_a_key_that_is_a_constant_now_is_no_part_of_a_config_that_has_its_value(compose):
-    """Every config of an earlier version has it: runs must resume, and packed cells must take further pairs."""
-    tree = compose().model_dump(mode="json")
-    older = copy.deepcopy(tree)
-    older["rollout"]["vllm"]["server"]["transfer"] = "folder"
-    assert with_defaults(older) == with_defaults(tree)
-    assert parse(with_defaults(older)) == parse(with_defaults(tree))
-    older["rollout"]["vllm"]["server"]["transfer"] = "nccl"
-    with pytest.raises(ConfigError, match=r"rollout\.vllm\.server\.transfer: unknown key"):
-        parse(with_defaults(older))
 
 
 def test_a_study_may_compare_carrying_over_with_none(compose):

@@ -12,12 +12,16 @@ import socket
 import threading
 import time
 from pathlib import Path
+from queue import Queue
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
+from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo
+from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo, NCCLWeightTransferUpdateInfo
 from vllm.entrypoints.rl.online import api_router as weights
 from vllm.entrypoints.serve.dev.cache import api_router as cache
 from vllm.entrypoints.serve.dev.rpc import api_router as rpc
@@ -29,9 +33,14 @@ from dapo_lit.engines.vllm_server.guard import TokenGuard
 class FakeEngine:
     """What the routes call. `events` has every call in order."""
 
-    def __init__(self, gpus: int) -> None:
+    def __init__(self, gpus: int, groups: "FakeGroups | None") -> None:
         self.events: list[str] = []
         self.label = "default"
+        self.loaded: dict[str, torch.Tensor] = {}
+        self.groups = groups
+        self.received: Queue[torch.Tensor] = Queue()
+        self.refuses = ""
+        """The order that it answers with an error."""
         self.sampled: list[dict[str, Any]] = []
         self.token_s = 0.0
         """Seconds that a token takes."""
@@ -53,6 +62,26 @@ class FakeEngine:
     async def get_weight_version(self) -> str:
         return self.label
 
+    async def init_weight_transfer_engine(self, request: Any) -> None:
+        self._refuse("init")
+        assert self.groups is not None
+        info = NCCLWeightTransferInitInfo(**request.init_info)
+        await asyncio.to_thread(self.groups.join, info, self.received)
+        self.events.append("init")
+
+    async def update_weights(self, request: Any) -> None:
+        self._refuse("update")
+        info = NCCLWeightTransferUpdateInfo(**request.update_info)
+        for name, dtype, shape in zip(info.names, info.dtype_names, info.shapes, strict=True):
+            tensor = await asyncio.to_thread(self.received.get, timeout=20)
+            assert (tensor.dtype, list(tensor.shape)) == (getattr(torch, dtype), shape), name
+            self.loaded[name] = tensor
+        self.events.append("update")
+
+    def _refuse(self, order: str) -> None:
+        if self.refuses == order:
+            raise RuntimeError(f"no {order} here")
+
     def __getattr__(self, name: str) -> Any:
         """Any other call of the routes, which does nothing and succeeds."""
 
@@ -61,6 +90,46 @@ class FakeEngine:
             return True
 
         return called
+
+
+class FakeGroups:
+    """Communicators of NCCL, one after the other: every member must join before anyone goes on, and gets what rank 0
+    broadcasts. One that has lost a member waits for ever."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[int, list[int]]] = []  # (size of the world, the first ranks of its servers)
+        self._joined: list[tuple[int, Queue[torch.Tensor]]] = []
+        self._complete = threading.Event()
+        self.members: list[Queue[torch.Tensor]] = []
+        self.hangs = False
+
+    def join(self, info: NCCLWeightTransferInitInfo, member: "Queue[torch.Tensor]") -> None:
+        self._joined.append((info.rank_offset, member))
+        complete = self._complete
+        assert complete.wait(20), "rank 0 never joined"
+
+    def open_trainer_endpoint(self, place: NCCLTrainerInitInfo, servers: int) -> "FakeGroups":
+        until = time.monotonic() + 20
+        while len(self._joined) < servers:
+            time.sleep(0.005)
+            assert time.monotonic() < until, "a server never joined"
+        self.made.append((place.world_size, sorted(offset for offset, _ in self._joined)))
+        self.members = [member for _, member in self._joined]
+        self._joined = []
+        self._complete.set()
+        self._complete = threading.Event()
+        return self
+
+    def broadcast(self, tensor: torch.Tensor, src: int, stream: object) -> None:
+        assert src == 0
+        assert tensor.is_contiguous()
+        while self.hangs:
+            time.sleep(0.01)
+        for member in self.members:
+            member.put(tensor.clone())
+
+    def destroy(self) -> None:
+        pass
 
 
 class FakeServer:
@@ -72,8 +141,9 @@ class FakeServer:
         host: str = "127.0.0.1",
         port: int = 0,
         dtype: str = "bfloat16",
+        groups: FakeGroups | None = None,
     ) -> None:
-        self.engine = FakeEngine(gpus)
+        self.engine = FakeEngine(gpus, groups)
         self.model, self.host = "", host
         self.vocabulary, self.ends = 8, False
         app = FastAPI()

@@ -1,6 +1,8 @@
 """Several ranks on several servers: who gives orders, who samples where, and what happens when one dies."""
 
+import time
 from contextlib import ExitStack, closing
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,12 +13,12 @@ from transformers import AutoModelForCausalLM
 
 pytest.importorskip("vllm.entrypoints", reason="make test-gpu-contracts runs these")
 
-from fake_vllm_server import FakeServer
+from fake_vllm_server import FakeGroups, FakeServer
 
 from dapo_lit.data.problem import Problem
-from dapo_lit.engines.protocol import Sample, SampleKey, SampleRequest, Sampling, run_to_end, token_ids
+from dapo_lit.engines.protocol import EngineError, Sample, SampleKey, SampleRequest, Sampling, run_to_end, token_ids
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
-from dapo_lit.engines.vllm_server import client
+from dapo_lit.engines.vllm_server import client, transfer
 from dapo_lit.engines.vllm_server.client import ServerError
 from dapo_lit.engines.vllm_server.command import ServerSettings, write_config
 from dapo_lit.engines.vllm_server.engine import VllmServerEngine
@@ -162,3 +164,108 @@ def test_an_episode_goes_on_at_its_server_and_at_the_other_when_that_is_killed_b
             ended += stream.step()
         servers[0].kill()
         assert {sample.key: sample for sample in [*ended, *run_to_end(stream)]} == whole
+
+
+@pytest.fixture
+def nccl(monkeypatch):
+    """Two servers of 2 and 4 GPUs, in vLLM's own messages: only the communicator is replaced."""
+    groups = FakeGroups()
+    servers = [FakeServer(gpus, groups=groups) for gpus in (2, 4)]
+    monkeypatch.setattr(transfer, "DEVICE", "cpu")
+    monkeypatch.setattr(transfer, "PACKED", False)  # packing needs streams of a GPU
+    monkeypatch.setattr(transfer, "GRACE_S", 0.2)
+    monkeypatch.setattr(transfer.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(transfer.torch.cuda, "current_stream", lambda: SimpleNamespace(synchronize=lambda: None))
+    alive = lambda: sum(server.thread.is_alive() for server in servers)  # noqa: E731
+    monkeypatch.setattr(
+        "vllm.distributed.weight_transfer.nccl_engine.open_trainer_endpoint",
+        lambda place: groups.open_trainer_endpoint(place, alive()),
+    )
+    yield groups, servers
+    groups.hangs = False
+    for server in servers:
+        if server.thread.is_alive():
+            server.kill()
+
+
+def check_loaded(server: FakeServer, given: dict[str, torch.Tensor]) -> None:
+    assert set(server.engine.loaded) == set(given)
+    for name, tensor in server.engine.loaded.items():
+        assert torch.equal(tensor, given[name].to(torch.bfloat16)), name
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_weights_over_nccl_reach_every_worker_in_the_trainers_order(size, nccl, tmp_path):
+    groups, servers = nccl
+    given = dict(tensors())
+
+    def work(ranks: ThreadRanks) -> None:
+        with closing(engine(servers, tmp_path, ranks, transfer="nccl")) as made:
+            for version in range(2):
+                made.sync_weights(given.items(), version)
+                assert len(sampled(made, 3, ranks.rank)) == 4  # by the label of these weights
+            ranks.gather(None)
+
+    on_ranks(size, work)
+    assert groups.made == [(7, [1, 3])]  # one group: rank 0 is the trainer, then the workers of each server
+    for server in servers:
+        check_loaded(server, given)
+        done = ["start_weight_update", "update", "finish_weight_update", "version"]
+        assert [event for event in server.engine.events if event in ("init", *done)] == ["init", *done, *done]
+        assert server.engine.events.index("pause abort") < server.engine.events.index("init")
+    assert not [*tmp_path.rglob("*.safetensors")]
+
+
+def test_a_group_over_nccl_is_made_again_without_a_lost_server_and_with_one_that_was_started_again(nccl, tmp_path):
+    groups, servers = nccl
+    given = dict(tensors())
+    with closing(engine(servers, tmp_path, Ranks(), transfer="nccl")) as made:
+        made.sync_weights(given.items(), 0)
+        servers[0].kill()
+        made.sync_weights(given.items(), 1)
+        servers[0].start()
+        made.sync_weights(given.items(), 2)
+        servers[1].engine.label = "default"  # it was started again between two steps, unnoticed
+        servers[1].engine.loaded.clear()
+        made.sync_weights(given.items(), 3)
+        assert groups.made == [(7, [1, 3]), (5, [1]), (7, [1, 3]), (7, [1, 3])]
+        check_loaded(servers[1], given)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_server_that_fails_while_weights_are_sent_over_nccl_ends_every_rank_instead_of_a_wait(size, nccl, tmp_path):
+    groups, servers = nccl
+    servers[1].engine.refuses, groups.hangs = "update", True
+
+    def work(ranks: ThreadRanks) -> list[int]:
+        taken = []
+
+        class Given:
+            def __iter__(self):
+                taken.append(0)
+                for pair in tensors():
+                    taken[-1] += 1
+                    yield pair
+
+        with closing(engine(servers, tmp_path, ranks, transfer="nccl")) as made:
+            with pytest.raises(EngineError, match=rf"{servers[1].url}/update_weights answers 500.*start the servers"):
+                made.sync_weights(Given(), 0)
+            ranks.gather(None)
+        return taken
+
+    whole = len(tensors())
+    # Each rank gathers all tensors twice, once for their shapes: a rank that stops would leave the others waiting.
+    assert on_ranks(size, work) == [[whole, whole]] * size
+
+
+def test_weights_go_through_the_folder_where_no_group_can_be_made(nccl, tmp_path, capsys):
+    groups, servers = nccl
+    servers[0].engine.refuses = "init"
+    with closing(engine(servers, tmp_path, Ranks(), transfer="nccl")) as made:
+        groups.open_trainer_endpoint = lambda place, servers: time.sleep(20)  # NCCL waits for all
+        for version in range(2):
+            made.sync_weights(dict(tensors()).items(), version)
+        assert len(sampled(made, 3)) == 4
+    said = capsys.readouterr().out
+    assert said.count("weights go through rollout.vllm.server.folder, about 0.0 GB") == 1
+    assert f"{servers[0].url}/init_weight_transfer_engine answers 500" in said

@@ -10,10 +10,13 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import store_transfer
 import torch
 import vllm_case
 from command_line import SMALL
@@ -26,6 +29,7 @@ from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.engines.protocol import Sampling, run_to_end
 from dapo_lit.engines.vllm_server import engine as server_engine
+from dapo_lit.engines.vllm_server import transfer
 from dapo_lit.engines.vllm_server.client import ServerError
 from dapo_lit.engines.vllm_server.command import ServerSettings
 from dapo_lit.engines.vllm_server.engine import VllmServerEngine
@@ -36,7 +40,10 @@ from dapo_lit.train import train
 DEADLINE_S = 900
 """For a server to start, on a machine that others use as well."""
 HEADS_OF_32 = ("policy.architecture.hidden_size=64", "policy.name=micro_heads_of_32")  # vLLM's CPU kernels lack 24
-CHEAP = ["--enforce-eager", "--no-enable-chunked-prefill", "--kv-cache-memory-bytes", str(2**27)]
+CHEAP = [
+    "--enforce-eager", "--no-enable-chunked-prefill", "--kv-cache-memory-bytes", str(2**27),
+    "--worker-extension-cls", "store_transfer.Extension",
+]  # fmt: skip
 
 
 TURNS = (
@@ -73,6 +80,7 @@ def start(command: str, log: Path) -> subprocess.Popen[bytes]:
             "VLLM_LOGGING_LEVEL": "ERROR",
             "VLLM_NO_USAGE_STATS": "1",
             "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(sys.path),  # for store_transfer
         }
     )
     module = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", *shlex.split(words), *CHEAP]
@@ -97,7 +105,7 @@ def server(cache: Path, tmp_path_factory: pytest.TempPathFactory):
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(ConfigError) as told:
-        check_run(RunComponents(composed(url, folder, *TURNS)))
+        check_run(RunComponents(composed(url, folder, *TURNS, "rollout.vllm.server.transfer=nccl")))
     [command] = [line for line in str(told.value).splitlines() if " vllm serve " in line]
     log = folder / "server.log"
     process = start(command, log)
@@ -136,6 +144,18 @@ def test_after_a_change_of_any_tensor_the_server_samples_from_the_new_weights(en
     vllm_case.check_new_weights(engine, model, eos=EOS)
     [files] = [each for each in server.folder.glob("weights_*/*") if each.is_dir()]  # the older ones are gone
     assert len(list(files.iterdir())) > 3  # in shards
+
+
+def test_weights_arrive_by_vllms_transfer_engine_too(model, server, monkeypatch):
+    for place, name, value in store_transfer.REPLACED:
+        monkeypatch.setattr(place, name, value)
+    monkeypatch.setattr(transfer, "DEVICE", "cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(synchronize=lambda: None))
+    settings = ServerSettings((server.url,), server.folder, max_model_tokens=64, max_batch_size=16, transfer="nccl")
+    with closing(VllmServerEngine(model.config, eos_ids=[EOS], dtype=torch.float32, settings=settings)) as made:
+        vllm_case.check_new_weights(made, model)
+        assert not [*server.folder.glob("weights_*/*/*.safetensors")]
 
 
 def test_withdrawn_responses_go_on_with_their_tokens_log_probs_and_versions(engine, model, monkeypatch):

@@ -101,9 +101,9 @@ class ServerClient:
 
     def post(self, path: str, bodies: Mapping[str, dict[str, Any] | None]) -> list[Any]:
         """An order to servers at once, by address; the answer or the ServerError of each."""
-        return self.at_once(self._order(url, path, body) for url, body in bodies.items())
+        return self.at_once(self.order(url, path, body) for url, body in bodies.items())
 
-    async def _order(self, url: str, path: str, body: dict[str, Any] | None) -> Any:
+    async def order(self, url: str, path: str, body: dict[str, Any] | None) -> Any:
         """POSTs, and waits as long as the server says that it is alive: loading weights takes what the disk takes."""
         answer = asyncio.ensure_future(self.ask("POST", url, path, body, self._order_s))
         try:

@@ -3,6 +3,7 @@
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 from transformers import PretrainedConfig
@@ -22,6 +23,8 @@ class ServerSettings:
     """Prompt and response together."""
     max_batch_size: int
     """Sequences decoded at once by each server."""
+    transfer: Literal["folder", "nccl"] = "folder"
+    """The way of the weights: files in `folder`, or from the trainer's GPU to those of the servers."""
     wait_s: float = 0.0
     """Seconds to wait for a server that does not answer yet."""
     order_s: float = ORDER_S
@@ -57,6 +60,8 @@ def serve_command(model: Path, dtype: torch.dtype, settings: ServerSettings, hos
     ]
     if settings.fp32_head:
         options.append("""--hf-overrides '{"head_dtype": "float32"}'""")
+    if settings.transfer == "nccl":
+        options.append("""--weight-transfer-config '{"backend": "nccl"}'""")
     if settings.enforce_eager:
         options.append("--enforce-eager")
     # Development mode opens the routes that set weights; `guard.py` keeps others from them.

@@ -2,8 +2,8 @@
 
 A server is started by hand or by the cluster's scheduler, with dummy weights from a folder that holds only the policy's
 config, and this engine checks that it is the right one. At every sync the weights go into a folder that trainer and
-servers see under one path, and the servers load them in place. Each sample comes back with the label of the weights
-that drew it, so a restarted server is detected.
+servers see under one path, and the servers load them in place; or over NCCL (transfer.py). Each sample comes back with
+the label of the weights that drew it, so a restarted server is detected.
 
 Written against vLLM 0.32, whose token-in token-out endpoint and development routes it uses. Left out: starting servers,
 and balancing by anything but the number of requests under way. The trainer itself needs no vLLM for the folder.
@@ -36,6 +36,8 @@ from dapo_lit.engines.vllm_server.command import ServerSettings, serve_command, 
 from dapo_lit.engines.vllm_server.guard import HOW
 from dapo_lit.engines.vllm_server.servers import Servers
 from dapo_lit.engines.vllm_server.stream import VllmServerStream
+from dapo_lit.engines.vllm_server.transfer import NcclTransfer
+from dapo_lit.log import log
 from dapo_lit.ranks import SINGLE_PROCESS, Ranks
 from dapo_lit.ranks.open_files import allow_files
 
@@ -90,7 +92,6 @@ class VllmServerEngine(RolloutEngine):
         self._model = ServedModel(config)
         # The same on every rank.
         self._folder = write_config(self._model.config, dtype, settings.folder)
-        # Random and by version: two runs that train with one server by mistake are told apart.
         self._label = ""
         self._weights: Path | None = None
         self._closed = False
@@ -98,11 +99,14 @@ class VllmServerEngine(RolloutEngine):
         allow_files(ranks.size, self.concurrency + len(settings.urls))
         self._client = ServerClient(settings.urls, settings.order_s)
         self._servers = Servers(self._client, ranks)
+        self._nccl: NcclTransfer | None = None
         self._cleanup = ExitStack()
         self._own_folder = self._cleanup.enter_context(weights_folder(settings.folder)) if self.takes_weights else None
         try:
             for url in [self._client.urls[index] for index in self._servers.usable]:
                 self._check(url)
+            if settings.transfer == "nccl":
+                self._nccl = NcclTransfer(self._servers, ranks, dtype)
         except BaseException:
             self.close()
             raise
@@ -149,6 +153,8 @@ class VllmServerEngine(RolloutEngine):
             "VLLM_BATCH_INVARIANT": self.settings.deterministic,
             "head_dtype": "float32" if self.settings.fp32_head else None,
         }
+        if self.settings.transfer == "nccl" and not found.get("weight_transfer_config", True):
+            raise self._wrong(url, f"{url} was started without --weight-transfer-config")
         if isinstance(overrides := have.get("hf_overrides"), dict):
             have = have | {"head_dtype": overrides.get("head_dtype")}
         if found["device_config"]["device"] == "cpu":
@@ -179,7 +185,8 @@ class VllmServerEngine(RolloutEngine):
         # Requests that were dropped may still be on their way out.
         # Loading under running requests would mix two versions in one response.
         self._servers.order("/pause?mode=abort")
-        self._load_files(named_tensors, version)
+        if not self._sent_over_nccl(named_tensors, version):
+            self._load_files(named_tensors, version)
         self.ranks.gather(None)  # every server has them
         self._servers.order("/update_weight_version", {"new_version": self._label})
         self._servers.order("/resume")
@@ -188,6 +195,25 @@ class VllmServerEngine(RolloutEngine):
         # All ranks leave out the same servers: one that missed these weights must not sample for any of them.
         self._servers.agree_on_lost()  # every other server may be sampled from
         self.version = version
+
+    def _sent_over_nccl(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> bool:
+        """False, and from then on, where it is not asked for or no group of the servers can be made."""
+        if self._nccl is None:
+            return False
+        self.ranks.gather(None)  # every server is paused
+        if fault := self._nccl.join():
+            size = 2 * self._model.num_parameters / 1e9
+            if self.takes_weights:
+                log.warning(
+                    f"rollout.vllm.server.transfer=nccl: {fault}; weights go through rollout.vllm.server.folder, about "
+                    f"{size:.1f} GB that are written once and read by each server at every sync"
+                )
+            self._nccl.close()
+            self._nccl = None
+            return False
+        self._label = self.ranks.first(lambda: _label(version))
+        self._model.check_names(self._nccl.send(lambda: self._model.tensors(named_tensors), self._label))
+        return True
 
     def _load_files(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         tensors = self._model.tensors(named_tensors)
@@ -218,7 +244,7 @@ class VllmServerEngine(RolloutEngine):
         if self._weights is not None:
             shutil.rmtree(self._weights, ignore_errors=True)
         remove_left_behind(own_folder.parent)
-        folder = own_folder / f"{uuid.uuid4().hex[:8]}-{version}"
+        folder = own_folder / _label(version)
         try:
             return folder, write_weights(folder, tensors, dtype=self._dtype)
         except (OSError, SafetensorError) as error:  # a full disk is the latter, without a path
@@ -256,8 +282,15 @@ class VllmServerEngine(RolloutEngine):
         if self._closed:
             return
         self._closed = True
+        if self._nccl is not None:
+            self._nccl.close()
         self._client.close()
         self._cleanup.close()
+
+
+def _label(version: int) -> str:
+    # Random and by version: two runs that train with one server by mistake are told apart.
+    return f"{uuid.uuid4().hex[:8]}-{version}"
 
 
 @contextmanager
