@@ -17,7 +17,16 @@ from ablations.compare.statistics import pairs_needed
 from ablations.screen import print_table
 from dapo_lit.config import Config
 from dapo_lit.forecast.architecture import architecture
-from dapo_lit_tools.planning.duration import FOLDER_BYTES_S, HELD_OUT_ERROR, Engines, Phase, Shape, Step, phases
+from dapo_lit_tools.planning.duration import (
+    FOLDER_BYTES_S,
+    HELD_OUT_ERROR,
+    UPDATE_S,
+    Engines,
+    Phase,
+    Shape,
+    Step,
+    phases,
+)
 from dapo_lit_tools.planning.hardware import PlanConfig
 
 if TYPE_CHECKING:
@@ -189,8 +198,12 @@ def step_phases(config: PlanConfig, memory: Memory) -> list[Phase]:
         recomputes=float(config.trainer.activation_checkpointing == "full"),
         trained_models=1 + critic,
         updates=algorithm.epochs * -(-algorithm.num_prompts // algorithm.minibatch_prompts),
-        state_bytes=28.0 if config.policy.dtype == "float32" else 14.0,
+        # Adapters are float32 whatever the policy is.
+        state_bytes=28.0 if config.policy.lora or config.policy.dtype == "float32" else 14.0,
         compiled=config.compiles(config.trainer.accelerator != "cpu"),
+        adapters=config.policy.lora.rank if config.policy.lora else 0,
+        # The fixed cost was seen on GPUs only; a step of a tiny policy on a CPU takes less than that altogether.
+        update_s=0.0 if config.trainer.accelerator == "cpu" else UPDATE_S,
     )
     shape, (of_trainer, _) = Shape.of(architecture(config.policy)), gpus(config)
     there = engines(config, memory)

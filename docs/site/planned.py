@@ -1,17 +1,32 @@
 """Tables of what `plan` says against what was measured, for the made parts of docs/plan.md."""
 
 import hashlib
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import on_gpu
 import yaml
 from cells import ROOT
 
-from dapo_lit_tools.planning.duration import BANDWIDTH_FRAC, Engines, Shape, Step, Tokens, phases
+from dapo_lit_tools.planning import duration
+from dapo_lit_tools.planning.duration import (
+    BANDWIDTH_FRAC,
+    HEAD_BYTES,
+    HEAD_COMPILED,
+    Engines,
+    Shape,
+    Step,
+    Tokens,
+    phases,
+)
 from dapo_lit_tools.planning.hardware import GPUS, Hardware, Workload
 
 Rows = dict[str, Any]
+CHUNKED_HEAD_BYTES = 539.0
+"""Bytes for each logit of a head that goes through the vocabulary in chunks (prime-rl's until March 2026). Fitted with the
+constants of training, and used for such rows only: no head here works that way."""
 NAMES = {
     "qwen_0_5b": "0.5B", "qwen_1_5b": "1.5B", "qwen_7b": "7B", "qwen3_0_6b": "Qwen3 0.6B", "qwen3_4b": "Qwen3 4B",
     "llama_3_8b": "Llama 3 8B", "llama_70b": "Llama 70B",
@@ -44,7 +59,16 @@ def modelled(row: Rows, rows: Rows) -> dict[str, float]:
     machine, sizes = row["machine"], row["step"]
     shape, gpu, tp = Shape(**rows["shapes"][machine["shape"]]), named_gpu(machine["gpu"], rows), machine["engine_gpus"]
     groups = sizes.get("groups", sizes["prompts"])
-    step = Step(sizes["prompts"], sizes["samples"], sizes["limit"], groups, 1, sizes["scored"], sizes["recomputes"])
+    step = Step(
+        sizes["prompts"],
+        sizes["samples"],
+        sizes["limit"],
+        groups,
+        1,
+        sizes["scored"],
+        sizes["recomputes"],
+        updates=sizes.get("updates", 1),
+    )
     work = Workload(
         prompt_tokens=sizes["prompt"], mean_response_tokens=sizes["mean"], length_spread=0.8, keep_frac=1.0
     )  # fmt: skip
@@ -55,13 +79,25 @@ def modelled(row: Rows, rows: Rows) -> dict[str, float]:
     return seconds | {"step": sum(seconds.values())}
 
 
-def trained_seconds(row: Rows, rows: Rows) -> float:
+def trained_seconds(row: Rows, rows: Rows, chunked_head_bytes: float = CHUNKED_HEAD_BYTES) -> float:
     """Modelled seconds of a row of `training`."""
-    shape, gpu = Shape(**rows["shapes"][row["shape"]]), named_gpu(row["gpu"], rows)
-    work = Tokens(row["tokens"], row["squares"], row["responses"], row["compiled"])
+    shape, gpu, rank = Shape(**rows["shapes"][row["shape"]]), named_gpu(row["gpu"], rows), row["adapters"]
+    work = Tokens(row["tokens"], row["squares"], row["responses"], row["compiled"], rank)
     cost = shape.training(work, row["recomputes"])
-    states = row["state_bytes"] * shape.parameters / row["gpus"]  # sharded
-    return cost.seconds(gpu, 1) + states / (gpu.bandwidth_gb_s * 1e9 * BANDWIDTH_FRAC)
+    logits, products = shape.vocabulary * row["responses"], 2 * shape.head * row["responses"]
+    here = HEAD_BYTES * (HEAD_COMPILED if row["compiled"] else 1.0)  # as `training` has it
+    if row["head"] == "chunks":  # their backward computes the logits again and, even if frozen, the weights' gradient
+        cost = replace(
+            cost,
+            products=cost.products + (2 if rank else 1) * products,
+            moved=cost.moved + (chunked_head_bytes - here) * logits,
+        )
+    elif row["head"] == "eager":
+        cost = replace(cost, moved=cost.moved + (HEAD_BYTES - here) * logits)
+    limit = duration.FLASH_2_TFLOPS if row["kernel"] == "flash_2" else math.inf
+    states = row["state_bytes"] * shape.trained(rank) / row["gpus"]  # sharded
+    fixed = duration.UPDATE_S if row["whole"] else 0.0
+    return cost.seconds(gpu, 1, limit) + states / (gpu.bandwidth_gb_s * 1e9 * BANDWIDTH_FRAC) + fixed
 
 
 def training() -> str:
