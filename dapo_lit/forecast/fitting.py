@@ -76,22 +76,24 @@ def fitted(config: Config, gpu_bytes: int | None) -> Fit:
     return _chosen(config, keys, sizes, round(left, 2), where)
 
 
-def largest_micro_batch(config: Config, room: float) -> tuple[int, Memory]:
+def largest_micro_batch(config: Config, room: float, known: tuple[int, Memory] | None = None) -> tuple[int, Memory]:
     """The most tokens of a micro-batch whose training peak is within `room` GiB, 0 if not even the longest sequence is,
     and the memory of that many or of that sequence.
 
     The peak is nearly a line over the tokens: one is drawn through the longest sequence alone and a larger micro-batch,
-    and its answer is simulated, TRIES times at most.
+    and its answer is simulated, TRIES times at most. known: a number of tokens and their memory, which spare the first.
     """
     least, most = _longest(config), max(_most(config), _longest(config))
     low = _of(config, micro_batch_tokens=least)
     if _training(low) > room:
         return 0, low
     best, tokens, too_many = (least, low), min(most, _rounded(least + SECOND_TOKENS)), most + STEP_TOKENS
-    for _ in range(TRIES):
+    if known and least < known[0] <= most:
+        tokens = known[0]
+    for tried in range(TRIES):
         if tokens <= best[0]:
             break
-        memory = _of(config, micro_batch_tokens=tokens)
+        memory = known[1] if known and not tried and tokens == known[0] else _of(config, micro_batch_tokens=tokens)
         if _training(memory) <= room:
             best = tokens, memory
         else:

@@ -9,7 +9,7 @@ keeps them until backward.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MethodType
 from typing import Any
 
@@ -34,13 +34,15 @@ from dapo_lit.policy.sharding import shard
 from dapo_lit.policy.wrap import run, wrap_layers
 
 GIB = 2**30
+ACTIVATIONS = "activations and temporary"
 PARTS = {
     "parameters, sharded": ("Sharded Param", "Parameter"),
     "parameters, gathered": ("Unsharded Param", "All Gather"),
     "gradients": ("Sharded Grad", "Unsharded Grad", "Reduce Scatter", "Gradient"),
-    "activations and temporary": ("Activation", "Temp", "Inputs", "Buffer", "OptState"),
+    ACTIVATIONS: ("Activation", "Temp", "Inputs", "Buffer", "OptState"),
 }
 REFERENCE, VALUES = "reference policy, sharded", "value model, shards and states"
+VALUE_GRADIENTS = "value model, gradients"
 STAYS = ("parameters, sharded", "optimiser states", REFERENCE, VALUES)
 GRAPHS_GIB = 2.0
 """Memory of vLLM's compiled CUDA graphs; an assumption, nobody has measured it here."""
@@ -70,7 +72,9 @@ class Memory:
 def training_memory(config: Config, quick: bool = False, micro_batches: int = 2) -> Memory:
     """Simulates micro-batches of `trainer.micro_batch_tokens` tokens, nine tenths of them response tokens.
 
-    quick: simulate 4 and 5 layers and extrapolate; from 4 layers on every part is linear in their number.
+    quick: simulate 4 and 5 layers and extrapolate; from 4 layers on every part is linear in their number. Once this is
+        known for a config, another number of tokens simulates 4 layers: what a further layer keeps of them is
+        proportional to it.
     micro_batches: of an update. From the second on the gradients of the first exist, and two show the peak of any
         number; 1: an update of one, whose gradients come into being as its activations go.
     """
@@ -78,14 +82,51 @@ def training_memory(config: Config, quick: bool = False, micro_batches: int = 2)
     layers = int(sizes["num_hidden_layers"])
     if not quick or layers <= 8:
         return _simulate(config, sizes, layers, micro_batches)
-    four, five = (_simulate(config, sizes, n, micro_batches) for n in (4, 5))
-
-    def extrapolated(low: float, high: float) -> float:
-        return low + (high - low) * (layers - 4)
-
-    parts = {name: extrapolated(four.training[name], five.training[name]) for name in four.training}
-    count = round(extrapolated(four.parameters, five.parameters))
+    four, tokens = _simulate(config, sizes, 4, micro_batches), config.trainer.tokens_at_once
+    key = _without_tokens(config, micro_batches)
+    if key not in _OF_A_LAYER:
+        five = _simulate(config, sizes, 5, micro_batches)
+        more = {name: five.training[name] - size for name, size in four.training.items()}
+        _OF_A_LAYER[key] = _Layer(tokens, more, five.parameters - four.parameters)
+    layer = _OF_A_LAYER[key]
+    parts = {
+        name: size + (layers - 4) * layer.training[name] * (tokens / layer.tokens if name == ACTIVATIONS else 1.0)
+        for name, size in four.training.items()
+    }
+    count = four.parameters + (layers - 4) * layer.parameters
     return Memory(parts, count, resident_engine(config, count))
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """What one more layer adds."""
+
+    tokens: int
+    """Of the micro-batch that showed it."""
+    training: dict[str, float]
+    """GiB by part."""
+    parameters: int
+
+
+_OF_A_LAYER: dict[str, _Layer] = {}
+"""By config, without the number of tokens: the questions of a plan share them."""
+
+
+def _without_tokens(config: Config, micro_batches: int) -> str:
+    trainer = config.trainer.model_dump_json(exclude={"micro_batch_tokens"})
+    parts = (config.policy, config.algorithm, config.task, config.turns)
+    return "\n".join([str(micro_batches), trainer, *(part.model_dump_json() for part in parts)])
+
+
+def on_gpus(memory: Memory, before: int, gpus: int) -> Memory:
+    """The memory of a sharded policy on another number of GPUs, by arithmetic: shards and states are divided among
+    them, and with them the gradients that are kept between micro-batches; what a GPU gathers and computes stays."""
+    factor = before / gpus
+    parts = {
+        name: size * (factor if name in (*STAYS, VALUE_GRADIENTS) else 1.0) for name, size in memory.training.items()
+    }
+    parts["gradients"] += (factor - 1) * memory.training["optimiser states"] / 2  # two states of a gradient's size
+    return replace(memory, training=parts)
 
 
 def engine_weights(config: Config, parameters: int) -> float:
@@ -143,7 +184,7 @@ def _simulate(config: Config, sizes: dict[str, Any], layers: int, micro_batches:
         dist.destroy_process_group()
     named = {str(getattr(key, "value", key)): float(value) / GIB for key, value in peak.items()}
     parts = {part: sum(named.get(name, 0.0) for name in names) for part, names in PARTS.items()}
-    parts["activations and temporary"] += named.get("Total", 0.0) - sum(v for k, v in named.items() if k != "Total")
+    parts[ACTIVATIONS] += named.get("Total", 0.0) - sum(v for k, v in named.items() if k != "Total")
     training = parts | {"optimiser states": 2 * trained / GIB} | other_models
     return Memory(training, count, resident_engine(config, count))
 
@@ -204,7 +245,7 @@ def _other_models(config: Config, model: PreTrainedModel) -> dict[str, float]:
     if config.algorithm.critic is not None:
         backbone = list(model.base_model.parameters())
         trained = _local_bytes(p for p in backbone if p.requires_grad)
-        found |= {VALUES: (_local_bytes(backbone) + 2 * trained) / GIB, "value model, gradients": trained / GIB}
+        found |= {VALUES: (_local_bytes(backbone) + 2 * trained) / GIB, VALUE_GRADIENTS: trained / GIB}
     return found
 
 

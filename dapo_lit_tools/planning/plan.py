@@ -17,7 +17,16 @@ from ablations.compare.statistics import pairs_needed
 from ablations.screen import print_table
 from dapo_lit.config import Config
 from dapo_lit.forecast.architecture import architecture
-from dapo_lit_tools.planning.duration import FOLDER_BYTES_S, HELD_OUT_ERROR, Engines, Phase, Shape, Step, phases
+from dapo_lit_tools.planning.duration import (
+    FOLDER_BYTES_S,
+    HELD_OUT_ERROR,
+    UPDATE_S,
+    Engines,
+    Phase,
+    Shape,
+    Step,
+    phases,
+)
 from dapo_lit_tools.planning.hardware import PlanConfig
 
 if TYPE_CHECKING:
@@ -36,7 +45,7 @@ def plan(config: PlanConfig, overrides: list[str]) -> None:
     from dapo_lit.forecast.fitting import fitted
     from dapo_lit.forecast.memory import training_memory
 
-    with doing("simulating a training micro-batch, layer by layer; quick=true takes less time"):
+    with doing("simulating a training micro-batch, layer by layer"):
         fit = fitted(config, None if config.trainer.accelerator == "cpu" else round(config.hardware.memory_gb * 1e9))
         config = cast(PlanConfig, fit.config)
         memory = training_memory(config, config.quick)
@@ -50,7 +59,7 @@ def plan(config: PlanConfig, overrides: list[str]) -> None:
         print(f"{config.policy.name} ({memory.parameters / 1e9:.1f}B parameters) on {where}")
         print_memory(config, memory)
         print_time(step_phases(config, memory))
-    with doing("simulating other micro-batches and numbers of machines: what fits"):
+    with doing("simulating other micro-batches: what fits"):
         lines, nodes = what_fits(config, memory)
     found = clusters(config, memory, nodes)
     if not as_text:
@@ -189,8 +198,12 @@ def step_phases(config: PlanConfig, memory: Memory) -> list[Phase]:
         recomputes=float(config.trainer.activation_checkpointing == "full"),
         trained_models=1 + critic,
         updates=algorithm.epochs * -(-algorithm.num_prompts // algorithm.minibatch_prompts),
-        state_bytes=28.0 if config.policy.dtype == "float32" else 14.0,
+        # Adapters are float32 whatever the policy is.
+        state_bytes=28.0 if config.policy.lora or config.policy.dtype == "float32" else 14.0,
         compiled=config.compiles(config.trainer.accelerator != "cpu"),
+        adapters=config.policy.lora.rank if config.policy.lora else 0,
+        # The fixed cost was seen on GPUs only; a step of a tiny policy on a CPU takes less than that altogether.
+        update_s=0.0 if config.trainer.accelerator == "cpu" else UPDATE_S,
     )
     shape, (of_trainer, _) = Shape.of(architecture(config.policy)), gpus(config)
     there = engines(config, memory)
@@ -245,10 +258,10 @@ def what_fits(config: PlanConfig, memory: Memory) -> tuple[list[str], int | None
     """The largest micro-batch and the fewest machines that fit; if the config does not, what makes it fit. Beside these
     lines, the number of machines.
 
-    Only settings that the config does not have, each of them simulated.
+    Only settings that the config does not have. Micro-batches are simulated, numbers of machines are arithmetic.
     """
     from dapo_lit.forecast.fitting import changed, fewest_nodes, largest_micro_batch
-    from dapo_lit.forecast.memory import GIB, resident_engine, training_memory
+    from dapo_lit.forecast.memory import GIB, on_gpus, resident_engine
 
     capacity, set_tokens = config.hardware.memory_gb * 1e9 / GIB, config.trainer.tokens_at_once
     vllm, sharded = config.rollout.vllm, config.trainer.strategy == "fsdp"
@@ -262,16 +275,18 @@ def what_fits(config: PlanConfig, memory: Memory) -> tuple[list[str], int | None
             ways[f"{name} rollout.vllm.sleep=true".strip()] = of.model_copy(update={"rollout": asleep})
     lines = []
     for name, of in ways.items():
-        tokens, _ = largest_micro_batch(of, capacity - sum(resident_engine(of, memory.parameters).values()))
+        room, known = capacity - sum(resident_engine(of, memory.parameters).values()), (set_tokens, memory)
+        tokens, _ = largest_micro_batch(of, room, None if name else known)
         if tokens and memory.peak <= capacity:
             lines.append(f"largest micro-batch that fits: trainer.micro_batch_tokens={tokens} (set: {set_tokens})")
         elif tokens:
             lines.append(f"fits with {name} trainer.micro_batch_tokens={min(tokens, set_tokens)}".replace("  ", " "))
 
-    def simulated(of: Config) -> bool:
-        return fits(cast(PlanConfig, of), training_memory(of, quick=True), capacity)
+    def enough(of: Config) -> bool:
+        there = cast(PlanConfig, of)
+        return fits(there, on_gpus(memory, gpus(config)[0], gpus(there)[0]), capacity)
 
-    nodes = fewest_nodes(config, simulated) if sharded else None
+    nodes = fewest_nodes(config, enough) if sharded else None
     if nodes:
         lines.append(f"fewest machines that fit: trainer.num_nodes={nodes} (set: {config.trainer.num_nodes})")
     if not lines:

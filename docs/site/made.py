@@ -111,6 +111,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "roads": walked.roads,
     "plan_memory": planned.memory,
     "plan_training": planned.training,
+    "plan_constants": planned.constants,
+    "plan_training_errors": planned.training_errors,
+    "plan_sources": planned.sources,
     "plan_steps": planned.steps,
 }
 """Name of a part -> what makes it, the same on every page."""
