@@ -398,6 +398,9 @@ def test_the_engines_of_the_config_are_what_is_planned():
     served = composed(*seven, "rollout.vllm.placement=server", urls, "rollout.vllm.server.folder=f")
     assert engines(served, memory) == Engines(3, 1, 64, pytest.approx(0.92 * 80e9 - 2 * 7.6e9))
     assert link_bytes_s(served) == FOLDER_BYTES_S / 2
+    by_nccl = composed(*seven, "rollout.vllm.placement=server", urls, "rollout.vllm.server.folder=f",
+                       "rollout.vllm.server.transfer=nccl", "hardware=h100")  # fmt: skip
+    assert link_bytes_s(by_nccl) == 50e9
     hour = [Phase("updates", 3600.0, "products")]
     of_server = composed(*seven, "rollout.vllm.placement=server", urls, "rollout.vllm.server.folder=f",
                          "rollout.vllm.tensor_parallel=2", "budget.steps=2")  # fmt: skip

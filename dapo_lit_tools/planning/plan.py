@@ -227,9 +227,11 @@ def engines(config: PlanConfig, memory: Memory) -> Engines:
 
 def link_bytes_s(config: PlanConfig) -> float:
     """The way of the weights to an engine."""
-    if config.rollout.engine == "vllm" and config.rollout.vllm.placement == "server":
+    served = config.rollout.engine == "vllm" and config.rollout.vllm.placement == "server"
+    if served and config.rollout.vllm.server.transfer == "folder":
         return FOLDER_BYTES_S / 2  # written, then read
-    across = config.trainer.num_nodes > 1
+    # A broadcast passes each byte on while the next arrives: as fast as one link, whatever the number of servers.
+    across = served or config.trainer.num_nodes > 1
     return 1e9 * (config.hardware.network_gb_s if across else config.hardware.nvlink_gb_s)
 
 
