@@ -109,7 +109,7 @@ function makeSettings() {
 
 // Backends: where there is a GPU, both policies make their first steps with WebAssembly and with WebGPU ------------------
 
-let adapter = null; // of the GPU, if the browser lends one
+let adapter = null; // of WebGPU; null where it is not available
 let backends = []; // that compute: one, or both as long as the trial lasts
 let trial = []; // its steps, {index, backend, step, seconds, metrics}
 let found = null; // {backend, why}, once there was a trial
@@ -118,7 +118,7 @@ function chosenBackends() {
   if (!adapter) return ["wasm"];
   if (chosen.backend !== FASTER) return [chosen.backend];
   if (found) return [found.backend];
-  // A GPU that the processor imitates is slower than WebAssembly on the same processor.
+  // An adapter in software is slower than WebAssembly on the same processor.
   return adapter.info.isFallbackAdapter ? ["wasm"] : ["wasm", "webgpu"];
 }
 
@@ -132,7 +132,7 @@ function settle() {
     [0, 1].every((index) => Math.abs(other[index][name] - first[index][name]) <= 0.05 * Math.abs(first[index][name])),
   );
   const times = `step ${TRIAL}: WebAssembly ${wasm.toFixed(1)} s, WebGPU ${webgpu.toFixed(1)} s`;
-  found = { backend: same && webgpu < wasm ? "webgpu" : "wasm", why: same ? times : "WebGPU gives other numbers here" };
+  found = { backend: same && webgpu < wasm ? "webgpu" : "wasm", why: same ? times : "the numbers of WebGPU are others here" };
   backends = [found.backend];
   for (const worker of workers) worker.postMessage({ type: "keep", backend: found.backend });
   seconds = seconds.slice(0, 1); // the first is counted nowhere
@@ -142,7 +142,7 @@ function settle() {
 function engine() {
   if (backends.length > 1) return `WebAssembly and WebGPU make ${TRIAL} steps each, the faster goes on`;
   const by = `computed with ${BACKENDS[backends[0]]}`;
-  if (chosen.backend === "webgpu" && !adapter) return `${by}: the browser lends no WebGPU`;
+  if (chosen.backend === "webgpu" && !adapter) return `${by}: WebGPU is not available here`;
   return chosen.backend === FASTER && found ? `${by} (${found.why})` : by;
 }
 
