@@ -108,7 +108,7 @@ def test_with_webgpu_the_first_steps_are_those_of_the_package_too_and_the_faster
     with_gpu.evaluate("location.hash = 'backend=faster'")
     while text(with_gpu, "engine") != "WebAssembly and WebGPU make 2 steps each, the faster goes on":
         time.sleep(0.05)
-    train(with_gpu, 2)
+    train(with_gpu, 3)
     name, wasm, webgpu = engine_after_trial(with_gpu)
     assert name == ("WebGPU" if webgpu < wasm else "WebAssembly")
 
@@ -134,12 +134,12 @@ def test_webgpu_goes_on_from_where_both_are_if_it_is_the_faster(with_gpu):
         assert [sampled(step) for step in run[:3]] == [sampled(step) for step in other[:3]]
 
 
-def test_a_gpu_that_the_processor_imitates_or_that_fails_is_not_used(browser, with_gpu):
+def test_a_gpu_in_software_or_one_that_fails_is_not_used(browser, with_gpu):
     go(with_gpu, SMALL)
     assert text(with_gpu, "engine") == "computed with WebAssembly"
     go(browser, f"{SMALL}&backend=webgpu")
-    assert text(browser, "engine") == "computed with WebAssembly: the browser lends no WebGPU"
-    # The page is lent a GPU, but its threads are not.
+    assert text(browser, "engine") == "computed with WebAssembly: WebGPU is not available here"
+    # The page has a GPU, but its threads have none.
     script = "navigator.gpu.requestAdapter = async () => ({ info: { isFallbackAdapter: false } })"
     with prepared(browser, script):
         go(browser, SMALL)
