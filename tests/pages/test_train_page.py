@@ -97,57 +97,6 @@ def test_the_first_steps_are_those_of_the_package(trained, policy, arm):
     are_those_of_the_package(trained[policy], arm)
 
 
-def test_with_webgpu_the_first_steps_are_those_of_the_package_too_and_the_faster_backend_goes_on(with_gpu):
-    with prepared(with_gpu, TAKEN_FOR_A_GPU):
-        go(with_gpu, "backend=webgpu")
-    runs = train(with_gpu, len(REFERENCE["dapo"]))
-    assert text(with_gpu, "engine") == "computed with WebGPU"
-    assert {step["backend"] for run in runs for step in run} == {"webgpu"}
-    for run, arm in zip(runs, REFERENCE, strict=True):
-        are_those_of_the_package(run, arm)
-    with_gpu.evaluate("location.hash = 'backend=faster'")
-    while text(with_gpu, "engine") != "WebAssembly and WebGPU make 2 steps each, the faster goes on":
-        time.sleep(0.05)
-    train(with_gpu, 3)
-    name, wasm, webgpu = engine_after_trial(with_gpu)
-    assert name == ("WebGPU" if webgpu < wasm else "WebAssembly")
-
-
-def test_webgpu_goes_on_from_where_both_are_if_it_is_the_faster(with_gpu):
-    go(with_gpu, f"{SMALL}&backend=wasm")
-    expected = train(with_gpu, 3)
-    week = """
-        window.Worker = class extends Worker {
-          set onmessage(receive) {
-            super.onmessage = (event) => {
-              if (event.data.type === "step" && event.data.backend === "wasm") event.data.seconds = 604800;
-              receive(event);
-            };
-          }
-        };"""
-    with prepared(with_gpu, TAKEN_FOR_A_GPU + week):
-        go(with_gpu, SMALL)
-    runs = train(with_gpu, 3)
-    assert engine_after_trial(with_gpu)[:2] == ("WebGPU", 604800)
-    assert [[step["backend"] for step in run[:3]] for run in runs] == [["wasm", "wasm", "webgpu"]] * 2
-    for run, other in zip(runs, expected, strict=True):
-        assert [sampled(step) for step in run[:3]] == [sampled(step) for step in other[:3]]
-
-
-def test_a_gpu_in_software_or_one_that_fails_is_not_used(browser, with_gpu):
-    go(with_gpu, SMALL)
-    assert text(with_gpu, "engine") == "computed with WebAssembly"
-    go(browser, f"{SMALL}&backend=webgpu")
-    assert text(browser, "engine") == "computed with WebAssembly: WebGPU is not available here"
-    # The page has a GPU, but its threads have none.
-    script = "navigator.gpu.requestAdapter = async () => ({ info: { isFallbackAdapter: false } })"
-    with prepared(browser, script):
-        go(browser, SMALL)
-        while not text(browser, "engine").startswith("computed with WebAssembly (WebGPU failed: "):
-            time.sleep(0.05)
-        assert {step["backend"] for run in train(browser, 1) for step in run} == {"wasm"}
-
-
 def test_the_pair_differs_with_the_sign_that_the_package_has(trained):
     def accuracy(run: list[dict[str, Any]]) -> float:
         return sum(step["metrics"]["rollout/accuracy"] for step in run[7:STEPS]) / (STEPS - 7)
@@ -221,6 +170,57 @@ def test_a_browser_without_webassembly_is_shown_the_recorded_step(browser):
             time.sleep(0.05)
         browser.wait()
         assert browser.evaluate("document.querySelectorAll('.group').length") > 0
+
+
+def test_with_webgpu_the_first_steps_are_those_of_the_package_too_and_the_faster_backend_goes_on(with_gpu):
+    with prepared(with_gpu, TAKEN_FOR_A_GPU):
+        go(with_gpu, "backend=webgpu")
+    runs = train(with_gpu, len(REFERENCE["dapo"]))
+    assert text(with_gpu, "engine") == "computed with WebGPU"
+    assert {step["backend"] for run in runs for step in run} == {"webgpu"}
+    for run, arm in zip(runs, REFERENCE, strict=True):
+        are_those_of_the_package(run, arm)
+    with_gpu.evaluate("location.hash = 'backend=faster'")
+    while text(with_gpu, "engine") != "WebAssembly and WebGPU make 2 steps each, the faster goes on":
+        time.sleep(0.05)
+    train(with_gpu, 3)
+    name, wasm, webgpu = engine_after_trial(with_gpu)
+    assert name == ("WebGPU" if webgpu < wasm else "WebAssembly")
+
+
+def test_webgpu_goes_on_from_where_both_are_if_it_is_the_faster(with_gpu):
+    go(with_gpu, f"{SMALL}&backend=wasm")
+    expected = train(with_gpu, 3)
+    week = """
+        window.Worker = class extends Worker {
+          set onmessage(receive) {
+            super.onmessage = (event) => {
+              if (event.data.type === "step" && event.data.backend === "wasm") event.data.seconds = 604800;
+              receive(event);
+            };
+          }
+        };"""
+    with prepared(with_gpu, TAKEN_FOR_A_GPU + week):
+        go(with_gpu, SMALL)
+    runs = train(with_gpu, 3)
+    assert engine_after_trial(with_gpu)[:2] == ("WebGPU", 604800)
+    assert [[step["backend"] for step in run[:3]] for run in runs] == [["wasm", "wasm", "webgpu"]] * 2
+    for run, other in zip(runs, expected, strict=True):
+        assert [sampled(step) for step in run[:3]] == [sampled(step) for step in other[:3]]
+
+
+def test_a_gpu_in_software_or_one_that_fails_is_not_used(browser, with_gpu):
+    go(with_gpu, SMALL)
+    assert text(with_gpu, "engine") == "computed with WebAssembly"
+    go(browser, f"{SMALL}&backend=webgpu")
+    assert text(browser, "engine") == "computed with WebAssembly: WebGPU is not available here"
+    # The page has a GPU, but its threads have none.
+    script = "navigator.gpu.requestAdapter = async () => ({ info: { isFallbackAdapter: false } })"
+    with prepared(browser, script):
+        go(browser, SMALL)
+        while not text(browser, "engine").startswith("computed with WebAssembly (WebGPU failed: "):
+            time.sleep(0.05)
+        assert {step["backend"] for run in train(browser, 1) for step in run} == {"wasm"}
 
 
 @pytest.mark.parametrize("width", [390, 1280])
