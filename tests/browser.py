@@ -91,8 +91,8 @@ class Browser:
 
 
 @contextmanager
-def chromium() -> Iterator[Browser]:
-    """Skips the test where there is no Chromium."""
+def chromium(*more: str) -> Iterator[Browser]:
+    """Skips the test where there is no Chromium. `more`: flags."""
     found = next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
         pytest.skip("there is no Chromium (Debian: apt-get install chromium)")
@@ -107,7 +107,7 @@ def chromium() -> Iterator[Browser]:
     flags = ("--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--disable-dev-shm-usage")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         process = subprocess.Popen(
-            [found, *flags, f"--user-data-dir={profile}"],
+            [found, *flags, *more, f"--user-data-dir={profile}"],
             preexec_fn=pipes,
             close_fds=False,
             stdout=subprocess.DEVNULL,

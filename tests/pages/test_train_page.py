@@ -4,6 +4,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,11 @@ SOURCES = ROOT / "docs/play/train"
 REFERENCE = json.loads((Path(__file__).parent / "browser_steps.json").read_text())
 STEPS = 14
 """Of the pair. In the calibration of the regime its accuracies differ from step 8 on."""
+SWIFTSHADER = ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader")
+"""Flags with which Chromium computes WebGPU on the processor."""
+TAKEN_FOR_A_GPU = "Object.defineProperty(GPUAdapterInfo.prototype, 'isFallbackAdapter', { get: () => false });"
+"""The page does not try an adapter that says that it is the processor, as SwiftShader does."""
+SMALL = "on=clip_higher,token_level_loss&differs=soft_overlong_punishment&samples_per_prompt=4&max_response_tokens=20"
 SWITCHES = ("clip_higher", "dynamic_sampling", "token_level_loss", "soft_overlong_punishment", "overlong_filtering")
 
 
@@ -29,29 +35,66 @@ def browser() -> Iterator[Browser]:
 def trained(browser: Browser) -> list[list[dict[str, Any]]]:
     """The steps of A and of B: DAPO with and without dynamic sampling."""
     browser.open(PAGE)
+    return train(browser, STEPS)
+
+
+@pytest.fixture(scope="module")
+def with_gpu() -> Iterator[Browser]:
+    with chromium(*SWIFTSHADER) as browser:
+        browser.open(PAGE)
+        if not browser.evaluate("navigator.gpu?.requestAdapter().then((adapter) => adapter !== null)"):
+            pytest.skip("this Chromium has no WebGPU")
+        yield browser
+
+
+def engine_after_trial(browser: Browser) -> tuple[str, float, float]:
+    """What goes on, and the seconds of a step with WebAssembly and with WebGPU."""
+    said = re.fullmatch(r"computed with (\w+) \(step 2: WebAssembly (.*) s, WebGPU (.*) s\)", text(browser, "engine"))
+    assert said, text(browser, "engine")
+    return said[1], float(said[2]), float(said[3])
+
+
+def train(browser: Browser, steps: int) -> list[list[dict[str, Any]]]:
     browser.evaluate("document.getElementById('start').click()")
-    while browser.evaluate("Math.min(...runs.map((run) => run.length))") < STEPS:
-        assert "error" not in (said := status(browser)), said
+    while browser.evaluate("Math.min(...runs.map((run) => run.length))") < steps:
+        assert "error" not in (said := text(browser, "status")), said
         time.sleep(0.2)
     browser.evaluate("document.getElementById('start').click()")
     return browser.evaluate("runs")
 
 
-def status(browser: Browser) -> str:
-    return browser.evaluate("document.getElementById('status').textContent")
+def text(browser: Browser, name: str) -> str:
+    return browser.evaluate(f"document.getElementById('{name}').textContent")
+
+
+def go(browser: Browser, address: str) -> None:
+    browser.call("Page.navigate", url="about:blank")
+    browser.call("Page.navigate", url=f"{PAGE.as_uri()}#{address}")
+    browser.wait()
+
+
+@contextmanager
+def prepared(browser: Browser, script: str) -> Iterator[None]:
+    """Runs a script in every page before the page's own."""
+    added = browser.call("Page.addScriptToEvaluateOnNewDocument", source=script)
+    yield
+    browser.call("Page.removeScriptToEvaluateOnNewDocument", identifier=added["identifier"])
+
+
+def sampled(step: dict[str, Any]) -> list[list[Any]]:
+    return [[g["problem"]["prompt"], answer["tokens"], g["kept"]] for g in step["groups"] for answer in g["responses"]]
+
+
+def are_those_of_the_package(run: list[dict[str, Any]], arm: str) -> None:
+    for mine, theirs in zip(run, REFERENCE[arm], strict=False):
+        assert sampled(mine) == theirs["sampled"]
+        for key in theirs.keys() - {"sampled"}:
+            assert mine["metrics"][key] == pytest.approx(theirs[key], rel=1e-4, abs=1e-4), (mine["step"], key)
 
 
 @pytest.mark.parametrize(("policy", "arm"), list(enumerate(REFERENCE)))
 def test_the_first_steps_are_those_of_the_package(trained, policy, arm):
-    for mine, theirs in zip(trained[policy], REFERENCE[arm], strict=False):
-        sampled = [
-            [group["problem"]["prompt"], answer["tokens"], group["kept"]]
-            for group in mine["groups"]
-            for answer in group["responses"]
-        ]
-        assert sampled == theirs["sampled"]
-        for key in theirs.keys() - {"sampled"}:
-            assert mine["metrics"][key] == pytest.approx(theirs[key], rel=1e-4, abs=1e-4), (mine["step"], key)
+    are_those_of_the_package(trained[policy], arm)
 
 
 def test_the_pair_differs_with_the_sign_that_the_package_has(trained):
@@ -110,21 +153,74 @@ def test_the_address_holds_the_settings_and_keys_change_them(browser):
 
 
 def test_a_hostile_address_changes_nothing(browser):
-    browser.call("Page.navigate", url="about:blank")
-    browser.call("Page.navigate", url=PAGE.as_uri() + "#on=<script>&lr=1e9&seed=-1&differs=__proto__&max_rounds=1")
-    browser.wait()
-    values = {name: browser.evaluate(f"document.getElementById('{name}').value") for name in ("differs", "lr", "seed")}
-    assert values == {"differs": "dynamic_sampling", "lr": "0.001", "seed": "0"}
+    go(browser, "on=<script>&lr=1e9&seed=-1&differs=__proto__&max_rounds=1&backend=cpu")
+    names = ("differs", "lr", "seed", "backend")
+    values = {name: browser.evaluate(f"document.getElementById('{name}').value") for name in names}
+    assert values == {"differs": "dynamic_sampling", "lr": "0.001", "seed": "0", "backend": "faster"}
 
 
 def test_a_browser_without_webassembly_is_shown_the_recorded_step(browser):
-    script = browser.call("Page.addScriptToEvaluateOnNewDocument", source="delete globalThis.WebAssembly")
-    browser.open(PAGE)
-    assert browser.evaluate("document.getElementById('unable').innerText").startswith("This browser has no WebAssembly")
-    target = browser.evaluate("document.querySelector('#unable a').getAttribute('href')")
-    assert (PAGE.parent / target).is_file()
-    assert browser.evaluate("document.getElementById('all').checkVisibility()") is False
-    browser.call("Page.removeScriptToEvaluateOnNewDocument", identifier=script["identifier"])
+    with prepared(browser, "delete globalThis.WebAssembly"):
+        browser.open(PAGE)
+        said = browser.evaluate("document.getElementById('unable').innerText")
+        assert said.startswith("This browser has no WebAssembly")
+        assert browser.evaluate("document.getElementById('all').checkVisibility()") is False
+        browser.evaluate("document.querySelector('#unable a').click()")
+        while browser.evaluate("document.title") != "DAPO in one page that you can play with":
+            time.sleep(0.05)
+        browser.wait()
+        assert browser.evaluate("document.querySelectorAll('.group').length") > 0
+
+
+def test_with_webgpu_the_first_steps_are_those_of_the_package_too_and_the_faster_backend_goes_on(with_gpu):
+    with prepared(with_gpu, TAKEN_FOR_A_GPU):
+        go(with_gpu, "backend=webgpu")
+    runs = train(with_gpu, len(REFERENCE["dapo"]))
+    assert text(with_gpu, "engine") == "computed with WebGPU"
+    assert {step["backend"] for run in runs for step in run} == {"webgpu"}
+    for run, arm in zip(runs, REFERENCE, strict=True):
+        are_those_of_the_package(run, arm)
+    with_gpu.evaluate("location.hash = 'backend=faster'")
+    while text(with_gpu, "engine") != "WebAssembly and WebGPU make 2 steps each, the faster goes on":
+        time.sleep(0.05)
+    train(with_gpu, 3)
+    name, wasm, webgpu = engine_after_trial(with_gpu)
+    assert name == ("WebGPU" if webgpu < wasm else "WebAssembly")
+
+
+def test_webgpu_goes_on_from_where_both_are_if_it_is_the_faster(with_gpu):
+    go(with_gpu, f"{SMALL}&backend=wasm")
+    expected = train(with_gpu, 3)
+    week = """
+        window.Worker = class extends Worker {
+          set onmessage(receive) {
+            super.onmessage = (event) => {
+              if (event.data.type === "step" && event.data.backend === "wasm") event.data.seconds = 604800;
+              receive(event);
+            };
+          }
+        };"""
+    with prepared(with_gpu, TAKEN_FOR_A_GPU + week):
+        go(with_gpu, SMALL)
+    runs = train(with_gpu, 3)
+    assert engine_after_trial(with_gpu)[:2] == ("WebGPU", 604800)
+    assert [[step["backend"] for step in run[:3]] for run in runs] == [["wasm", "wasm", "webgpu"]] * 2
+    for run, other in zip(runs, expected, strict=True):
+        assert [sampled(step) for step in run[:3]] == [sampled(step) for step in other[:3]]
+
+
+def test_a_gpu_in_software_or_one_that_fails_is_not_used(browser, with_gpu):
+    go(with_gpu, SMALL)
+    assert text(with_gpu, "engine") == "computed with WebAssembly"
+    go(browser, f"{SMALL}&backend=webgpu")
+    assert text(browser, "engine") == "computed with WebAssembly: WebGPU is not available here"
+    # The page has a GPU, but its threads have none.
+    script = "navigator.gpu.requestAdapter = async () => ({ info: { isFallbackAdapter: false } })"
+    with prepared(browser, script):
+        go(browser, SMALL)
+        while not text(browser, "engine").startswith("computed with WebAssembly (WebGPU failed: "):
+            time.sleep(0.05)
+        assert {step["backend"] for run in train(browser, 1) for step in run} == {"wasm"}
 
 
 @pytest.mark.parametrize("width", [390, 1280])

@@ -14,6 +14,9 @@ const TECHNIQUES = [
 const CHOICES = {
   samples_per_prompt: [4, 8, 16], lr: [0.0003, 0.001, 0.002], max_response_tokens: [20, 24, 28, 36], cache_tokens: [4, 8, 16],
 };
+const BACKENDS = { wasm: "WebAssembly", webgpu: "WebGPU" };
+const FASTER = "faster"; // of the two, as measured
+const TRIAL = 2; // steps that each backend makes before the faster goes on: the first one compiles, the last is timed
 const NOISE = "noise"; // B has A's switches and other random numbers: what such a pair differs by is chance
 const CURVES = [
   ["rollout/accuracy", "accuracy of all answers, %", 100],
@@ -31,7 +34,7 @@ const TILES = [
 
 // Settings -----------------------------------------------------------------------------------------------------------
 
-const chosen = { ...data.settings, differs: "dynamic_sampling" };
+const chosen = { ...data.settings, differs: "dynamic_sampling", backend: FASTER };
 
 function readAddress() {
   const given = new URLSearchParams(location.hash.slice(1));
@@ -39,17 +42,18 @@ function readAddress() {
   for (const [name, values] of Object.entries(CHOICES)) if (values.includes(Number(given.get(name)))) chosen[name] = Number(given.get(name));
   if (/^\d{1,4}$/.test(given.get("seed") ?? "")) chosen.seed = Number(given.get("seed"));
   if ([NOISE, ...TECHNIQUES.map(([name]) => name)].includes(given.get("differs"))) chosen.differs = given.get("differs");
+  if ([FASTER, ...Object.keys(BACKENDS)].includes(given.get("backend"))) chosen.backend = given.get("backend");
 }
 
 function writeAddress() {
   const on = TECHNIQUES.map(([name]) => name).filter((name) => chosen[name]);
-  const rest = ["differs", ...Object.keys(CHOICES), "seed"].map((name) => `${name}=${chosen[name]}`);
+  const rest = ["differs", ...Object.keys(CHOICES), "seed", "backend"].map((name) => `${name}=${chosen[name]}`);
   history.replaceState(null, "", `#on=${on.join(",")}&${rest.join("&")}`);
 }
 
 /** The settings of policy 0 (A) or 1 (B). */
 function settingsOf(index) {
-  const { differs, ...settings } = chosen;
+  const { differs, backend, ...settings } = chosen;
   settings.cache_tokens = Math.min(settings.cache_tokens, settings.max_response_tokens);
   settings.noise_seed = settings.seed;
   if (index === 1 && differs === NOISE) settings.noise_seed += 100000;
@@ -66,7 +70,7 @@ function showSettings() {
     button.parentElement.classList.toggle("differs", differs);
     $(`${name}-b`).textContent = differs ? `B: ${chosen[name] ? "off" : "on"}` : "";
   }
-  for (const name of ["differs", "seed", ...Object.keys(CHOICES)]) $(name).value = chosen[name];
+  for (const name of ["differs", "seed", "backend", ...Object.keys(CHOICES)]) $(name).value = chosen[name];
 }
 
 function change(name, value) {
@@ -96,10 +100,50 @@ function makeSettings() {
   for (const [name, title] of TECHNIQUES) $("differs").append(new Option(title, name));
   $("differs").append(new Option("its noise only", NOISE));
   for (const [name, values] of Object.entries(CHOICES)) for (const value of values) $(name).append(new Option(value, value));
-  $("differs").onchange = () => change("differs", $("differs").value);
+  $("backend").append(new Option("the faster", FASTER), ...Object.entries(BACKENDS).map(([name, title]) => new Option(title, name)));
+  for (const name of ["differs", "backend"]) $(name).onchange = () => change(name, $(name).value);
   for (const name of [...Object.keys(CHOICES), "seed"]) {
     $(name).onchange = () => change(name, Math.min(9999, Math.max(0, Math.trunc(Number($(name).value)) || 0)));
   }
+}
+
+// Backends: where there is a GPU, both policies make their first steps with WebAssembly and with WebGPU ------------------
+
+let adapter = null; // of WebGPU; null where it is not available
+let backends = []; // that compute: one, or both as long as the trial lasts
+let trial = []; // its steps, {index, backend, step, seconds, metrics}
+let found = null; // {backend, why}, once there was a trial
+
+function chosenBackends() {
+  if (!adapter) return ["wasm"];
+  if (chosen.backend !== FASTER) return [chosen.backend];
+  if (found) return [found.backend];
+  // An adapter in software is slower than WebAssembly on the same processor.
+  return adapter.info.isFallbackAdapter ? ["wasm"] : ["wasm", "webgpu"];
+}
+
+/** Ends the trial: WebGPU goes on if it was faster and its numbers are those of WebAssembly. */
+function settle() {
+  const of = (backend, step) => [0, 1].map((index) => trial.find((t) => t.index === index && t.backend === backend && t.step === step));
+  const [wasm, webgpu] = Object.keys(BACKENDS).map((backend) => Math.max(...of(backend, TRIAL).map((t) => t.seconds)));
+  const [first, other] = Object.keys(BACKENDS).map((backend) => of(backend, 1).map((t) => t.metrics));
+  // They round differently, and a token that falls on the other side of a bound changes these by less than 5 %.
+  const same = ["policy/entropy", "optim/grad_norm"].every((name) =>
+    [0, 1].every((index) => Math.abs(other[index][name] - first[index][name]) <= 0.05 * Math.abs(first[index][name])),
+  );
+  const times = `step ${TRIAL}: WebAssembly ${wasm.toFixed(1)} s, WebGPU ${webgpu.toFixed(1)} s`;
+  found = { backend: same && webgpu < wasm ? "webgpu" : "wasm", why: same ? times : "the numbers of WebGPU are others here" };
+  backends = [found.backend];
+  for (const worker of workers) worker.postMessage({ type: "keep", backend: found.backend });
+  seconds = seconds.slice(0, 1); // the first is counted nowhere
+}
+
+/** What computes, for the reader. */
+function engine() {
+  if (backends.length > 1) return `WebAssembly and WebGPU make ${TRIAL} steps each, the faster goes on`;
+  const by = `computed with ${BACKENDS[backends[0]]}`;
+  if (chosen.backend === "webgpu" && !adapter) return `${by}: WebGPU is not available here`;
+  return chosen.backend === FASTER && found ? `${by} (${found.why})` : by;
 }
 
 // Training: both workers make a step; the next one begins when both have ended ------------------------------------------
@@ -107,7 +151,7 @@ function makeSettings() {
 let workers = [];
 let runNumber = 0;
 const runs = [[], []]; // results of the steps, of A and of B
-let waiting = new Set(); // policies that are at work
+let waiting = new Set([0, 1]); // policies that are at work
 let going = false; // until STEPS, or until pause
 let failed = false;
 let seconds = [];
@@ -120,7 +164,7 @@ function launch() {
   workers = [0, 1].map((index) => {
     const worker = new Worker(address);
     worker.onmessage = ({ data: message }) => receive(index, message);
-    worker.onerror = (event) => receive(index, { type: "error", run: runNumber, text: event.message });
+    worker.onerror = (event) => fail(event.message);
     worker.postMessage({ type: "load", data: { config: data.config, prompts: data.prompts, watched: data.watched, optimizer: data.optimizer }, weights: bytes });
     return worker;
   });
@@ -129,10 +173,12 @@ function launch() {
 function reset() {
   runNumber++;
   going = false;
+  backends = chosenBackends();
+  trial = [];
   seconds = [];
   for (const run of runs) run.length = 0;
   waiting = new Set([0, 1]);
-  workers.forEach((worker, index) => worker.postMessage({ type: "reset", run: runNumber, settings: settingsOf(index) }));
+  workers.forEach((worker, index) => worker.postMessage({ type: "reset", run: runNumber, backends, settings: settingsOf(index) }));
   progress(0, 0);
   progress(1, 0);
   detailOf = null;
@@ -140,23 +186,35 @@ function reset() {
 }
 
 function receive(index, message) {
-  if (message.type === "error") return fail(message.text);
   if (message.run !== runNumber) return; // of before a reset
+  if (message.type === "error") return backends.length > 1 && message.backend === "webgpu" ? withoutGpu(message.text) : fail(message.text);
   if (message.type === "progress") {
     // Sampling takes most of a step.
-    progress(index, message.doing === "sampling" ? 0.7 * message.share : 0.7 + 0.3 * message.share);
+    const share = message.doing === "sampling" ? 0.7 * message.share : 0.7 + 0.3 * message.share;
+    progress(index, (backends.indexOf(message.backend) + share) / backends.length);
     return;
   }
-  waiting.delete(index);
   if (message.type === "step") {
-    runs[index].push(message);
+    if (message.backend === backends[0]) runs[index].push(message);
+    if (backends.length > 1) trial.push({ index, ...message });
+    if (message.backend !== backends.at(-1)) return draw();
     progress(index, 1);
   }
+  waiting.delete(index);
   if (waiting.size > 0) return;
   if (message.type === "step") seconds.push((performance.now() - begun) / 1000);
+  if (backends.length > 1 && runs[0].length === TRIAL) settle();
   if (runs[0].length >= STEPS) going = false;
   draw();
   if (going) step();
+}
+
+/** The trial has failed: both policies start again with WebAssembly. */
+function withoutGpu(text) {
+  found = { backend: "wasm", why: `WebGPU failed: ${text.split("\n")[0]}` };
+  const goesOn = going;
+  reset();
+  going = goesOn;
 }
 
 function step() {
@@ -182,7 +240,8 @@ function fail(text) {
   failed = true;
   going = false;
   for (const worker of workers) worker.terminate();
-  $("status").textContent = `Training ended with an error: ${text}. Reload the page to try again.`;
+  const how = backends[0] === "webgpu" ? ", with backend=wasm in its address," : "";
+  $("status").textContent = `Training ended with an error: ${text}. Reload the page${how} to try again.`;
 }
 
 // What is shown --------------------------------------------------------------------------------------------------------
@@ -216,12 +275,13 @@ function showStatus() {
   const each = seconds.length > 1 ? seconds.slice(1).reduce((a, b) => a + b) / (seconds.length - 1) : 0; // the first compiles
   const left = Math.round(each * (STEPS - done));
   let text = `Step ${done} of ${STEPS}. `;
-  if (going && each === 0) text += "The first step compiles its programs.";
-  else if (going) text += `${each.toFixed(1)} s a step of both; ${left > 90 ? `${Math.round(left / 60)} minutes` : `${left} s`} left.`;
+  if (going && done === 0) text += "The first step compiles its programs.";
+  else if (going && each > 0) text += `${each.toFixed(1)} s a step of both; ${left > 90 ? `${Math.round(left / 60)} minutes` : `${left} s`} left.`;
   else if (!idle && done > 0) text += "A step is under way.";
   else if (done === 0) text = idle ? `Ready: ${STEPS} steps of ${chosen.num_prompts} problems, ${chosen.samples_per_prompt} answers each.` : "Getting ready.";
   else if (done >= STEPS) text += "Reset, change a switch or try another seed.";
   $("status").textContent = text;
+  $("engine").textContent = engine();
 }
 
 let axis = "step";
@@ -344,7 +404,7 @@ function showGroups() {
       for (const answer of group.responses) mark(answer, marks);
       element("small", "", button).textContent = group.kept ? "" : group.right === 0 ? "all wrong" : "all right";
       button.onclick = () => {
-        detailOf = [index, at];
+        detailOf = button.ariaPressed === "true" ? null : [index, at];
         showGroups();
         showDetail();
         $(`groups-${letter}`).children[at].focus();
@@ -361,10 +421,14 @@ function showDetail() {
   place.hidden = !group;
   place.textContent = "";
   if (!group) return;
-  element("p", "", place).textContent = `${"AB"[detailOf[0]]}, ${group.problem.prompt} right: ${group.problem.answer}`;
+  element("p", "", place).textContent = `${"AB"[detailOf[0]]}: ${group.problem.prompt}${group.problem.answer}`;
   const table = element("table", "", place);
   const head = element("tr", "", element("thead", "", table));
-  for (const title of ["answer", "tokens", "reward", "advantage"]) element("th", "", head).textContent = title;
+  for (const title of ["answer", "tokens", "reward", "advantage"]) {
+    const cell = element("th", "", head);
+    cell.scope = "col";
+    cell.textContent = title;
+  }
   const body = element("tbody", "", table);
   for (const answer of group.responses) {
     const row = element("tr", "", body);
@@ -408,6 +472,13 @@ function makeRest() {
   addEventListener("hashchange", () => { readAddress(); showSettings(); reset(); });
 }
 
+async function begin() {
+  adapter = (await navigator.gpu?.requestAdapter({ powerPreference: "high-performance" })) ?? null;
+  $("backend").querySelector("[value=webgpu]").disabled = !adapter;
+  launch();
+  reset();
+}
+
 readAddress();
 makeSettings();
 makeRest();
@@ -417,7 +488,6 @@ if (typeof WebAssembly === "undefined") {
   $("all").hidden = true;
   document.documentElement.dataset.ready = "1";
 } else {
-  launch();
-  reset();
+  begin();
 }
 window.runs = runs; // for who wants the numbers, as the tests do

@@ -12,10 +12,11 @@ import { EOS, PAD } from "./task.js";
 const SLOTS = 64; // responses that are sampled at the same time
 const NEVER = -1e30; // added to the attention scores of places that a token must not see
 
-export const prepare = async () => {
-  await init("wasm");
-  defaultDevice("wasm");
-};
+/** Sets up a backend of jax-js: "wasm" or "webgpu". */
+export async function prepare(backend) {
+  const ready = await init(backend);
+  if (!ready.includes(backend)) throw new Error(`${backend} can not be used here`);
+}
 
 /** float32 arrays by name, from the bytes of a safetensors file. */
 export function readWeights(bytes) {
@@ -135,9 +136,9 @@ function adamw(w, m, v, gradient, rate, correction1, correction2, { beta1, beta2
 }
 
 export class Policy {
-  /** `longest`: the most tokens of a prompt. */
-  constructor(config, bytes, { longest, optimizer }) {
-    Object.assign(this, { config, bytes, longest, optimizer });
+  /** Computes with `backend`, which is prepared. `longest`: the most tokens of a prompt. */
+  constructor(backend, config, bytes, { longest, optimizer }) {
+    Object.assign(this, { backend, config, bytes, longest, optimizer });
     this.size = config.hidden_size / config.num_attention_heads;
     this.step = jit((w, ids, cos, sin, at, bias, keys, values) => this.#next(w, ids, cos, sin, at, bias, keys, values));
     this.gradient = jit(valueAndGrad((w, batch, low, high) => lossOf(w, config, batch, low, high), { hasAux: true }));
@@ -146,6 +147,7 @@ export class Policy {
 
   /** Back to the first weights, for responses of at most `limit` tokens. Programs that are compiled are kept. */
   reset(limit) {
+    defaultDevice(this.backend); // of the arrays that are made from here on: a thread may have a policy on each
     if (this.w) tree.dispose([this.w, this.m, this.v]);
     Object.assign(this, { limit, places: this.longest + limit, updates: 0, w: readWeights(this.bytes) });
     const zeros = () => Object.fromEntries(Object.entries(this.w).map(([name, x]) => [name, np.zeros(x.shape)]));
@@ -177,6 +179,7 @@ export class Policy {
    */
   async sample(requests, progress = () => {}) {
     const { config, size, places, limit } = this;
+    defaultDevice(this.backend);
     const [cosines, sines] = rotary([...Array(places).keys()], size, config.rope_parameters.rope_theta);
     const responses = requests.map(() => ({ tokens: [], logProbs: [] }));
     const slots = Array(SLOTS).fill(null);
@@ -262,6 +265,7 @@ export class Policy {
 
   /** One update of the weights: `{loss, norm, logProbs, entropies}`, the last two of each response token in turn. */
   async learn(rows, rate, { low, high }) {
+    defaultDevice(this.backend);
     const [batch, places] = this.#batchOf(rows);
     const [[loss, aux], gradient] = this.gradient(tree.ref(this.w), batch, low, high);
     const read = await Promise.all([loss.data(), aux.logProb.data(), aux.entropy.data()]);

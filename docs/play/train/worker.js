@@ -1,31 +1,44 @@
-// One policy in a thread of its own, so that the page never stands still. Messages in: {type: "load" | "reset" | "step"};
-// out: {type: "ready" | "progress" | "step" | "error"}.
+// One policy in a thread of its own, so that the page never stands still. As long as the page does not know which backend
+// is faster, the policy is trained by each of them in turn.
+//
+// Messages in: {type: "load" | "reset" | "step" | "keep"}; out: {type: "ready" | "progress" | "step" | "error"}.
 
 import { Trainer } from "./dapo.js";
 import { Policy, prepare } from "./policy.js";
 
 let data;
-let policy;
-let trainer;
+let weights;
+const policies = {}; // by backend: their compiled programs outlive a reset
+let trainers = []; // [backend, trainer]
 let run; // what is posted names the reset that it belongs to
+let backend; // and the backend that is at work
 
 const handlers = {
-  async load(message) {
-    data = message.data;
-    await prepare();
-    const longest = Math.max(...[...data.prompts, ...data.watched].map((prompt) => prompt.length));
-    policy = new Policy(data.config, message.weights, { longest, optimizer: data.optimizer });
+  load(message) {
+    ({ data, weights } = message);
   },
-  reset(message) {
-    run = message.run;
-    policy.reset(message.settings.max_response_tokens);
-    trainer = new Trainer(policy, data.prompts, data.watched, message.settings);
+  async reset({ run: number, backends, settings }) {
+    run = number;
+    trainers = [];
+    const longest = Math.max(...[...data.prompts, ...data.watched].map((prompt) => prompt.length));
+    for (backend of backends) {
+      await prepare(backend);
+      policies[backend] ??= new Policy(backend, data.config, weights, { longest, optimizer: data.optimizer });
+      policies[backend].reset(settings.max_response_tokens);
+      trainers.push([backend, new Trainer(policies[backend], data.prompts, data.watched, settings)]);
+    }
     postMessage({ type: "ready", run });
   },
   async step() {
-    const started = performance.now();
-    const result = await trainer.step((progress) => postMessage({ type: "progress", run, ...progress }));
-    postMessage({ type: "step", run, seconds: (performance.now() - started) / 1000, ...result });
+    let trainer;
+    for ([backend, trainer] of trainers) {
+      const started = performance.now();
+      const result = await trainer.step((progress) => postMessage({ type: "progress", run, backend, ...progress }));
+      postMessage({ type: "step", run, backend, seconds: (performance.now() - started) / 1000, ...result });
+    }
+  },
+  keep(message) {
+    trainers = trainers.filter(([name]) => name === message.backend);
   },
 };
 
@@ -33,5 +46,5 @@ let last = Promise.resolve(); // a message waits for the one before it: a step i
 onmessage = ({ data: message }) => {
   last = last
     .then(() => handlers[message.type](message))
-    .catch((error) => postMessage({ type: "error", run, text: String(error?.stack ?? error) }));
+    .catch((error) => postMessage({ type: "error", run, backend, text: String(error?.stack ?? error) }));
 };
