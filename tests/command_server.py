@@ -24,7 +24,7 @@ from pathlib import Path
 
 IMPORTED = (
     "dapo_lit.train", "dapo_lit.lit.fit", "ablations.report.report",
-    "dapo_lit.cli.command", "transformers.models.qwen2.modeling_qwen2", "pyarrow.dataset",
+    "dapo_lit.cli.command", "transformers.models.qwen2.modeling_qwen2", "pyarrow.dataset", "wandb",
 )  # fmt: skip
 """What most commands import sooner or later."""
 
@@ -109,7 +109,13 @@ def import_all() -> None:
         import_module(name)
     # The checkout is one that is being changed; tests/test_study_launch.py tests that studies refuse it.
     import_module("dapo_lit.cli.study_launch").uncommitted = list
-    import_module("dapo_lit.cli.config_tree").composed_tree(["+experiment=four_sums"])  # Hydra's grammars and plugins
+    # Hundreds of patterns, which transformers compiles when it loads its first model.
+    import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("qwen2")
+    # Most commands of the tests choose this group and no other: they add their values to what is composed here, as
+    # Hydra does it. Hydra's grammars and plugins are loaded by it too.
+    composition = import_module("composition")
+    import_module("dapo_lit.cli.command").composed_tree = composition.tree_of
+    composition.tree_of(["+experiment=four_sums"])
     gc.collect()
     gc.freeze()  # a process that is forked has not to look through all this
 

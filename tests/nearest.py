@@ -27,6 +27,7 @@ MOST = 20
 ELSEWHERE = ("parity", "vllm_runs", "gpu_contracts", "pages", "wheel")
 
 
+@cache
 def module_name(file: Path) -> str:
     parts = file.relative_to(ROOT).with_suffix("").parts
     return _once(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
@@ -54,6 +55,12 @@ def tree_of(file: Path) -> ast.Module:
 
 
 @cache
+def naming(file: Path) -> list[ast.AST]:
+    """The nodes of a file that can name a module: imports and texts."""
+    return [node for node in ast.walk(tree_of(file)) if isinstance(node, ast.Import | ast.ImportFrom | ast.Constant)]
+
+
+@cache
 def imported(file: Path) -> frozenset[str]:
     """Modules of the packages that a file imports or names, with those of the helpers that it imports."""
     return frozenset[str]().union(*map(_imported_alone, {file, *helpers(file)}))
@@ -62,9 +69,8 @@ def imported(file: Path) -> frozenset[str]:
 @cache
 def helpers(file: Path) -> frozenset[Path]:
     """The helpers of tests that a file imports, with the helpers of those."""
-    nodes = list(ast.walk(tree_of(file)))
-    named = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    named |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    named = {alias.name for node in naming(file) if isinstance(node, ast.Import) for alias in node.names}
+    named |= {node.module for node in naming(file) if isinstance(node, ast.ImportFrom) and node.module}
     places = [ROOT / folder / (name.replace(".", "/") + ".py") for name in named for folder in HELPERS]
     found = {place for place in places if place.is_file() and place != file}
     return frozenset(found).union(*map(helpers, found))
@@ -73,7 +79,7 @@ def helpers(file: Path) -> frozenset[Path]:
 @cache
 def _imported_alone(file: Path) -> frozenset[str]:
     found: set[str] = set()
-    for node in ast.walk(tree_of(file)):
+    for node in naming(file):
         match node:
             case ast.ImportFrom(str(module), names):
                 for alias in names:
@@ -117,7 +123,8 @@ def nearest(file: Path) -> list[Path]:
     if file.suffix != ".py" or module_name(file) not in modules():
         return [test for reader in _readers(file) for test in nearest(reader)]
     steps = dict(_steps(module_name(file)))
-    own = {test for test in files_of_tests() if test.parent == _room(file)}
+    room = _room(file)
+    own = {test for test in files_of_tests() if test.parent == room}
 
     def rank(test: Path) -> tuple[bool, bool, int, int]:
         return test.stem != f"test_{file.stem}", test not in own, steps.get(test, len(modules())), len(imported(test))
@@ -128,10 +135,10 @@ def nearest(file: Path) -> list[Path]:
 def _steps(module: str) -> Iterator[tuple[Path, int]]:
     """(file of tests, imports between it and the module)."""
     seen: set[Path] = set()
-    edge, steps = {module}, 0
+    edge, steps, of_tests = {module}, 0, set(files_of_tests())
     while edge:
         files = {file for name in edge for file in importers().get(name, ())} - seen
-        tests = files & set(files_of_tests())
+        tests = files & of_tests
         yield from ((test, steps) for test in tests)
         edge = {module_name(file) for file in files - tests}
         seen |= files

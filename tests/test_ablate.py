@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import run_cli
@@ -69,7 +70,26 @@ def test_a_plan_says_what_a_study_takes_and_starts_none(folder):
     assert done.returncode == 0, done.stderr
     assert re.search(r"^  2 pairs: about .* minutes", done.stdout, re.MULTILINE)
     assert "Nothing was started. To start it:\npython" in done.stdout
-    assert not (folder[0] / "runs" / "planned").exists()
+    home, model_and_data = folder
+    keys = [key for key in SETTINGS if not key.startswith("study.")]
+    given = ("clip_higher", *model_and_data, *keys, "study_name=planned", "--json")  # a sequential design, as shipped
+    done = run_cli(*given, "--plan", cwd=home, module="dapo_lit.ablate")
+    assert done.returncode == 0, done.stderr
+    plan = valid_plan(done.stdout)
+    assert [row["pairs"] for row in plan["costs"]] == [plan["looks"][0], plan["looks"][-1]]
+    assert plan["command"].startswith("python -m dapo_lit.train -m ")
+    assert not (home / "runs" / "planned").exists()
+    refused = run_cli(*given, cwd=home, module="dapo_lit.ablate")  # JSON is the answer of a plan
+    assert (refused.returncode, refused.stdout) == (2, "")
+
+
+def valid_plan(text: str) -> dict[str, Any]:
+    """The answer, which follows the schema and has no key that the schema lacks."""
+    plan = json.loads(text)
+    schema = json.loads((Path(dapo_lit.__file__).parent / "schemas/ablate.json").read_text())
+    Draft202012Validator(schema).validate(plan)
+    assert not plan.keys() - schema["properties"].keys() - {"crc32", "engine"}
+    return dict(plan)
 
 
 def probe_rows(*, mixed: float, groups: int, tokens: int = 1200, generate_s: float = 6.0) -> list[dict[str, float]]:
@@ -165,9 +185,7 @@ def test_a_budget_chooses_the_design_and_says_what_it_will_see(folder):
     assert "6 seeds of the smallest" in done.stderr
     done = planned("--json", "true")
     assert done.returncode == 0, done.stderr
-    plan = json.loads(done.stdout)
-    schema = json.loads((Path(dapo_lit.__file__).parent / "schemas/ablate.json").read_text())
-    Draft202012Validator(schema).validate(plan)
+    plan = valid_plan(done.stdout)
     assert (plan["technique"], plan["looks"], plan["costs"][0]["pairs"]) == ("all", [6], 6)
 
 

@@ -194,7 +194,8 @@ def test_a_study_from_python_has_its_effects(forked: None, tmp_path: Path) -> No
     found = api.multirun(
         "pair", EXPERIMENT, *SETTINGS, "+study=leave_one_out", "study.arms=[dapo-clip_higher,dapo]", "study.bases=[]",
         "study.reference=dapo-clip_higher", seeds=[0, 1],
-        settings={"study.metric": "rollout/accuracy", "study.workers": 1, "study.pilot": True}, runs_dir=tmp_path,
+        settings={"study.metric": "rollout/accuracy", "study.workers": 1, "study.pilot": True, "budget.steps": 1},
+        runs_dir=tmp_path,
     )  # fmt: skip
     assert found.page.is_file()
     assert len(found.runs) == 4

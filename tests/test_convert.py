@@ -30,6 +30,12 @@ from dapo_lit_tools.conversion.converted import Conversion, fits
 SCRIPTS = Path(__file__).parent / "scripts_elsewhere"
 
 
+@pytest.fixture(autouse=True)
+def composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts choose few groups, and composing them takes most of a conversion's time."""
+    monkeypatch.setattr("dapo_lit.cli.config_tree.composed_tree", tree_of)
+
+
 def science(arguments: list[str]) -> dict:
     return identity(resolved(tree_of(arguments)))
 

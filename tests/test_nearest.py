@@ -45,7 +45,7 @@ def test_a_config_a_page_of_the_package_a_helper_and_a_test_have_theirs():
     assert nearest_to([ROOT / "docs/studies.md"]) == []
 
 
-def files_of_tests_take_turns():
+def test_files_of_tests_take_turns():
     first, second = nearest_to([ROOT / "dapo_lit/step/batch.py", ROOT / "dapo_lit/seeds.py"])[:2]
     assert (first, second) == ("tests/step/test_batch.py", "tests/test_seeds.py")
 

@@ -1,6 +1,7 @@
 """The arrows between the package's rooms run downwards only, nothing runs in circles, and light rooms stay light."""
 
 import ast
+import json
 import subprocess
 import sys
 from functools import cache
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from command_line import run_cli
 
 import ablations
 import dapo_lit
@@ -158,47 +160,41 @@ def test_every_module_is_imported_or_named_by_another_file_or_is_a_command():
             assert any(module in text for other, text in texts.items() if other != file), module
 
 
-def test_a_light_room_loads_no_heavy_library():
-    light = {"techniques", "objective", "ablations", "math_answers", "config"}
-    modules = ", ".join(
-        name for name in map(module_name, FILES) if light & {".".join(name.split(".")[1:3]), *name.split(".")[:2]}
-    )
-    heavy = ("lightning", "transformers", "vllm", "hydra")
-    code = f"import sys, {modules}; print([m for m in {heavy} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def test_ablations_loads_neither_torch_nor_dapo_lit():
-    modules = ", ".join(name for name in map(module_name, FILES) if name.startswith("ablations"))
-    code = f"import sys, {modules}; print([m for m in ('torch', 'dapo_lit', 'math_answers') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 HEAVY = {"torch", "transformers", "lightning", "pandas", "matplotlib", "vllm"}
 
 
-@pytest.mark.parametrize(
-    ("modules", "allowed"),
-    [
-        (
-            [
-                *(f"dapo_lit.{name}" for name in ("train", "evaluate", "export", "ablate", "advise", "decide")),
-                *(f"dapo_lit_tools.commands.{name}" for name in ("convert", "docs", "plan", "replay", "schema")),
-                "dapo_lit.__main__",
-            ],
-            set(),
-        ),
-        (["dapo_lit.status", "dapo_lit.report"], {"pandas"}),
-    ],
-)
-def test_a_command_loads_no_heavy_library_before_its_command_line_is_checked(modules, allowed):
+def loaded_after(*stages: list[str]) -> list[set[str]]:
+    """What is loaded after the modules of each stage, which a new process imports one stage after the other."""
+    code = "import importlib, json, sys\nfor stage in json.loads(sys.argv[1]):\n"
+    code += "    [importlib.import_module(name) for name in stage]\n    print(json.dumps([*sys.modules]))"
+    command = [sys.executable, "-c", code, json.dumps(stages)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [{*json.loads(line)} for line in done.stdout.splitlines()]
+
+
+def test_ablations_loads_neither_torch_nor_dapo_lit_and_a_light_room_no_heavy_library():
+    light = {"techniques", "objective", "ablations", "math_answers", "config"}
+    names = [*map(module_name, FILES)]
+    evidence, rooms = loaded_after(
+        [name for name in names if name.startswith("ablations")],
+        [name for name in names if light & {".".join(name.split(".")[1:3]), *name.split(".")[:2]}],
+    )
+    assert evidence & {"torch", "dapo_lit", "math_answers"} == set()
+    assert rooms & {"lightning", "transformers", "vllm", "hydra"} == set()
+
+
+def test_a_command_loads_no_heavy_library_before_its_command_line_is_checked():
     """Torch and Lightning take ten seconds to import, which nobody should wait for to see `--help` or a typo."""
-    imports = ", ".join(modules)
-    code = f"import sys, {imports}; print(*sorted({HEAVY - allowed} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == ""
+    most, readers = loaded_after(
+        [
+            *(f"dapo_lit.{name}" for name in ("train", "evaluate", "export", "ablate", "advise", "decide")),
+            *(f"dapo_lit_tools.commands.{name}" for name in ("convert", "docs", "plan", "replay", "schema")),
+            "dapo_lit.__main__",
+        ],
+        ["dapo_lit.status", "dapo_lit.report"],
+    )
+    assert most & HEAVY == set()
+    assert readers & HEAVY <= {"pandas"}
 
 
 LEFT_OUT = (
@@ -210,21 +206,10 @@ LEFT_OUT = (
 """What a run on sums has no use for: what is built for another engine, task, rule or study."""
 
 
-def test_a_run_loads_what_it_uses(tmp_path):
-    code = """
-import sys
-from dapo_lit.cli.command import checked
-from dapo_lit.config import Config
-from dapo_lit import compose, train
-import dapo_lit.lit.fit
-from dapo_lit.build.components import RunComponents
-given = ["+experiment=four_sums"]
-assert checked(given, Config, None)[0][1] is None
-parts = RunComponents(compose(*given))
-parts.problems, parts.verifier, parts.engine(), parts.base, parts.reflection
-print(*sorted(name for name in sys.modules if name.startswith(("dapo_lit", "math_answers"))))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+@pytest.mark.usefixtures("cache")
+def test_a_run_loads_what_it_uses():
+    done = run_cli(cwd=ROOT, module="tests.loaded_by_a_run")
+    assert done.returncode == 0, done.stderr
     loaded = done.stdout.split()
     assert "dapo_lit.engines.torch_engine.engine" in loaded
     assert "dapo_lit.tasks.four_sums" in loaded

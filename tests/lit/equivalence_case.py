@@ -76,6 +76,15 @@ VARIANTS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         {"counts_all": True},
     ),
     "turns and prefixes": (("trainer.shared_prompt=prefixes",), {}),
+    "turns, corrected": (
+        (
+            "turns.environment=calculator",
+            "turns.max_observation_tokens=8",
+            "algorithm.overlong.counts=all",
+            "algorithm.correction.kind=tis",
+        ),
+        {"counts_all": True, "correction": "tis"},
+    ),
 }
 """What is changed of every algorithm -> (overrides, the same for the reference). Steps ahead sample with the engine,
 whose answers are all wrong: a function judges them, or whitening would divide rounding by rounding.
@@ -95,13 +104,6 @@ ALGORITHMS: dict[str, tuple[tuple[str, ...], Settings]] = {
     "rollout": (("algorithm.old_logprobs=rollout",), replace(SOFT, recompute=False)),
     "entropy bonus": (
         ("algorithm.techniques.clip_higher=false", "algorithm.entropy.bonus=0.2"), replace(SOFT, high=0.2, bonus=0.2),
-    ),
-    "entropy control": (
-        (
-            "algorithm.entropy={bonus: 0.2, control: target}",
-            "++algorithm.entropy.options={target: 5.0, delta: 0.5, most: 0.6}",
-        ),
-        replace(SOFT, bonus=0.2, control=(5.0, 0.5, 0.6)),
     ),
     "forking tokens": (("algorithm.entropy.top_frac=0.3",), replace(SOFT, top_frac=0.3)),
     "dr_grpo": (("algorithm=dr_grpo",), replace(OFF, scale_by_std=False, denominator="constant", hard=True)),
@@ -176,13 +178,15 @@ ALGORITHMS: dict[str, tuple[tuple[str, ...], Settings]] = {
         ),
         replace(SOFT, punish="pass_rate", factor=0.5, wrong=0.0, epsilon=0.1, low=0.02, high=0.03),
     ),
-    "penalty in mixed groups": (
+    "penalty in mixed groups, entropy control": (
         (
             "algorithm.overlong.punish=mixed", "algorithm.techniques.dynamic_sampling=false",
             # Small groups, of which some are all wrong: there it differs from the penalty of all answers.
             "algorithm.samples_per_prompt=2", "algorithm.num_prompts=8", "algorithm.minibatch_prompts=4",
+            "algorithm.entropy={bonus: 0.2, control: target}",
+            "++algorithm.entropy.options={target: 5.0, delta: 0.5, most: 0.6}",
         ),
-        replace(SOFT, punish="mixed"),
+        replace(SOFT, punish="mixed", bonus=0.2, control=(5.0, 0.5, 0.6)),
     ),
     "microbatch": (
         ("algorithm.token_level_denominator=microbatch", "trainer.micro_batch_tokens=24"),
@@ -251,7 +255,7 @@ class Probe(DAPOModule):
     def configure_model(self) -> None:
         super().configure_model()
         if self.start is None:
-            self.start = {name: whole(tensor) for name, tensor in self.named_parameters()}
+            self.start = whole(dict(self.named_parameters()))
 
     def make_updates(self, batch: RolloutStep) -> None:
         groups = batch.collected.accepted
@@ -278,7 +282,7 @@ class Probe(DAPOModule):
         return torch.optim.SGD(groups, lr=self.config.algorithm.optimizer.lr, foreach=False)
 
     def note(self, loss: float, micro: list[list[int]]) -> None:
-        gradients = {n: whole(p.grad) for n, p in self.trained().items() if p.grad is not None}
+        gradients = whole({n: p.grad for n, p in self.trained().items() if p.grad is not None})
         found = {"chosen": self.chosen, "loss": loss, "gradients": gradients, "before": self.weights()}
         # Of this rank: what depends on the split is compared in one process.
         place = {completion: index for index, each in enumerate(micro) for completion in each}
@@ -295,7 +299,7 @@ class Probe(DAPOModule):
         return dict(zip(order if None in known else known, held, strict=True))  # type: ignore[arg-type]
 
     def weights(self) -> dict[str, Tensor]:
-        return {name: whole(tensor) for name, tensor in self.trained().items()}
+        return whole(self.trained())
 
 
 def samples_of(groups: Sequence[Any]) -> Samples:

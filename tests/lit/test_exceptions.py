@@ -25,7 +25,7 @@ from dapo_lit.train import train
 
 SETTINGS = (
     "budget.steps=3", "evaluation.every=1", "algorithm.dynamic_sampling.carry_over=all", "rollout.max_batch_size=12",
-    "logger.rollouts_every=1", "preflight=false",
+    "logger.rollouts_every=1", "preflight=false", "task.max_response_tokens=8", "algorithm.overlong.cache_tokens=4",
 )  # fmt: skip
 
 

@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 import torch
+from composition import tree_of
 from lightning import Callback, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from ablations.errors import DamagedError
-from dapo_lit import DAPOModule, RolloutDataModule, compose
-from dapo_lit.config import Config, ConfigError
+from dapo_lit import DAPOModule, RolloutDataModule
+from dapo_lit.cli.config_tree import resolved
+from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.lit.fit import continuing
 
@@ -25,8 +27,12 @@ SMALL = (
 METRIC = "eval/four_sums/avg@2"
 
 
+def composed(*overrides: str) -> Config:
+    return parse(resolved(tree_of([*SMALL, *overrides])))
+
+
 def settings(steps: int = 2, *more: str) -> Config:
-    return compose(*SMALL, f"budget.steps={steps}", *more)
+    return composed(f"budget.steps={steps}", *more)
 
 
 def trained(folder: Path, module: DAPOModule | None = None, config: Config | None = None, **arguments: Any) -> Any:
@@ -87,8 +93,7 @@ def several_optimizers_or_a_schedule(folder: Path) -> None:
 
     for module in (Two, Scheduled):
         refused(folder, "more than one optimizer, or a schedule", module(settings()))
-    refused(folder, "critic=True", Sgd(compose(*SMALL, "algorithm=ppo", "budget.steps=2", "algorithm.num_prompts=4",
-                                               "algorithm.minibatch_prompts=2")))  # fmt: skip
+    refused(folder, "critic=True", Sgd(composed("algorithm=ppo", "budget.steps=2")))
 
 
 def own_training_step(folder: Path) -> None:

@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 import torch
+import torch._inductor.config
 from torch._dynamo.utils import counters
 
 from dapo_lit.policy import softmax
@@ -28,6 +29,8 @@ def compiling(backend: str) -> Iterator[None]:
     softmax.compiled.cache_clear()
     torch._dynamo.reset()
     counters.clear()
-    with mock.patch.object(torch, "compile", partial(torch.compile, backend=backend)):
+    # Neither a pool of processes nor a trial of the instructions in another process, each of which imports torch.
+    plain = torch._inductor.config.patch({"compile_threads": 1, "cpp.vec_isa_ok": True})
+    with mock.patch.object(torch, "compile", partial(torch.compile, backend=backend)), plain:
         yield
     softmax.compiled.cache_clear()

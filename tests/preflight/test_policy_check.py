@@ -6,11 +6,12 @@ import re
 import numpy as np
 import pytest
 import torch
+from composition import tree_of
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
-from dapo_lit.cli.command import compose
-from dapo_lit.config import ConfigError
+from dapo_lit.cli.config_tree import resolved
+from dapo_lit.config import ConfigError, parse
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import Sample, SampleKey
 from dapo_lit.policy.attention import layout
@@ -110,9 +111,8 @@ def difference(model: PreTrainedModel, lengths: tuple[int, ...] = (13, 29)) -> f
 
 def trains(model: PreTrainedModel) -> None:
     """One update of one right and one wrong answer makes the right one more probable."""
-    config = compose(
-        "+experiment=four_sums", "algorithm.minibatch_prompts=1", "algorithm.techniques.dynamic_sampling=false"
-    )
+    settings = ("algorithm.minibatch_prompts=1", "algorithm.techniques.dynamic_sampling=false")
+    config = parse(resolved(tree_of(["+experiment=four_sums", *settings])))
     group = Group(1, 0, Problem("p", "", ""), 0, np.array([5, 6, 7]))
     for index, ids in enumerate(([8, 9, 10, 11], [12, 13])):
         sample = Sample(SampleKey(1, "p", 0, index), np.array(ids), np.full(len(ids), -4.0, np.float32), True, 0)

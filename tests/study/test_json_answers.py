@@ -14,9 +14,7 @@ from synthetic_runs import write_run
 import ablations
 import dapo_lit
 from ablations.designs import Arm
-from dapo_lit import advise, replay, report, status
-from dapo_lit.build.components import RunComponents
-from dapo_lit.cli.command import compose
+from dapo_lit import advise, plan, replay, report, status
 
 SCHEMAS = {
     file.stem: file
@@ -134,11 +132,17 @@ def test_a_replay_is_what_its_summary_has(trained, capsys):
         replay.main([str(trained), "--html", "--json"])
 
 
-def test_a_plan_has_the_numbers_of_its_tables(tmp_path):
-    given = ("+experiment=four_sums", "price_per_hour=2")
-    done = run_cli(*given, "--json", cwd=tmp_path, module="dapo_lit.plan")
-    found = valid("plan", done.stdout)
-    words = run_cli(*given, cwd=tmp_path, module="dapo_lit.plan").stdout
+def test_a_plan_has_the_numbers_of_its_tables(tmp_path, monkeypatch, capsys):
+    """In this process, where the second answer needs no second simulation of what fits."""
+    monkeypatch.chdir(tmp_path)
+
+    def planned(*more: str) -> str:
+        monkeypatch.setattr("sys.argv", ["plan", "+experiment=four_sums", "price_per_hour=2", *more])
+        with pytest.raises(SystemExit, match=r"^0$"):
+            plan.main()
+        return capsys.readouterr().out
+
+    found, words = valid("plan", planned("--json")), planned()
     assert f"{found['memory_gib']['peak_of_training']:.1f}" in words
     assert all(sentence in words for sentence in found["advice"])
     assert found["step_seconds"] == pytest.approx(sum(phase["seconds"] for phase in found["phases"]))
@@ -156,19 +160,3 @@ def test_an_evaluation_answers_with_its_table(trained, tmp_path):
     for row in found["metrics"]:
         assert f"{row['estimate']:.{1 if row['metric'] == 'length_mean' else 3}f}" in words
     assert (tmp_path / found["samples"]).is_file()
-
-
-def test_a_planned_ablation_is_json_and_starts_nothing(tmp_path):
-    (tmp_path / "sums.csv").write_text("Query,target\n1+2=,3\n2+2=,4\n3+1=,4\n4+3=,7\n")
-    model = str(RunComponents(compose("+experiment=four_sums")).policy_folder)
-    small = ["task.max_prompt_tokens=8", "task.max_response_tokens=4", "algorithm.num_prompts=4", "budget.steps=2",
-             "algorithm.minibatch_prompts=2", "algorithm.optimizer.lr=1e-2", "evaluation.every=0"]  # fmt: skip
-    given = ["clip_higher", "--model", model, "--data", "sums.csv", *small]
-    done = run_cli(*given, "--plan", "--json", cwd=tmp_path, module="dapo_lit.ablate")
-    assert done.returncode == 0, done.stderr
-    found = valid("ablate", done.stdout)
-    assert [row["pairs"] for row in found["costs"]] == [found["looks"][0], found["looks"][-1]]
-    assert found["command"].startswith("python -m dapo_lit.train -m ")
-    assert not (tmp_path / "runs" / found["study_name"]).exists()
-    refused = run_cli(*given, "--json", cwd=tmp_path, module="dapo_lit.ablate")
-    assert (refused.returncode, refused.stdout) == (2, "")

@@ -71,6 +71,15 @@ def test_the_facts_of_an_engine_are_those_of_the_one_that_the_tests_run(engine):
     }  # fmt: skip
 
 
+def test_an_engine_in_a_process_of_its_own_has_the_same_samples(engine, model, process_engine):
+    sampling = Sampling(max_response_tokens=30)
+    for each in (engine, process_engine):
+        each.sync_weights(model.state_dict().items(), 3)
+    here, there = ([*each.generate(requests(), sampling)] for each in (engine, process_engine))
+    assert content(here) == content(there)
+    assert process_engine.facts == {**engine.facts, "placement": "process"}
+
+
 def test_after_a_change_of_any_tensor_the_engine_samples_from_the_new_weights(engine, model):
     check_new_weights(engine, model)
 

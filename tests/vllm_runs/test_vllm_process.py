@@ -1,4 +1,4 @@
-"""vLLM in a process of its own: the samples of the one in this process, and a run that survives its end."""
+"""vLLM in a process of its own, and a run that survives its end. Its samples: test_vllm_engine.py."""
 
 import json
 import os
@@ -26,7 +26,6 @@ from vllm_case import (
 
 from dapo_lit.engines.protocol import EngineError, Sampling, run_to_end
 from dapo_lit.engines.vllm_engine import process
-from dapo_lit.engines.vllm_engine.engine import VllmEngine
 from dapo_lit.engines.vllm_engine.process import VllmProcessEngine
 
 GIVEN = {"eos_ids": [EOS], "dtype": torch.float32, "settings": SETTINGS}
@@ -39,19 +38,8 @@ def model() -> PreTrainedModel:
 
 
 @pytest.fixture(scope="module")
-def engine():
-    made = VllmProcessEngine(CONFIG, **GIVEN)
-    yield made
-    made.close()
-
-
-def test_the_samples_are_those_of_an_engine_in_this_process(engine, model):
-    other = VllmEngine(CONFIG, **GIVEN)
-    for each in (engine, other):
-        each.sync_weights(model.state_dict().items(), 3)
-    assert content([*engine.generate(requests(), SAMPLING)]) == content([*other.generate(requests(), SAMPLING)])
-    assert engine.facts == {**other.facts, "placement": "process"}
-    other.close()
+def engine(process_engine: VllmProcessEngine) -> VllmProcessEngine:
+    return process_engine
 
 
 def test_after_a_change_of_any_tensor_the_engine_samples_from_the_new_weights(engine, model):
