@@ -638,6 +638,7 @@ int ncclBroadcast(const void *from, void *to, size_t count, int type, int root, 
 #define INDEX(handle) ((int)(u64)(handle) - 1)
 enum { NOT_SUPPORTED = 3 };
 int nvmlInit_v2(void) { return OK; }
+int nvmlInitWithFlags(unsigned flags) { return OK; }
 int nvmlShutdown(void) { return OK; }
 const char *nvmlErrorString(int error) { return "an error of the fake NVML"; }
 int nvmlDeviceGetCount_v2(unsigned *out) { return *out = device_count(), OK; }

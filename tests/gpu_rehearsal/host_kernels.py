@@ -66,7 +66,9 @@ def kernel(operator: Any) -> Callable[..., Any]:
                 return of
             if isinstance(value, (list, tuple)):
                 return type(value)(host(v) for v in value)
-            if isinstance(value, torch.Generator) and value.device.type == "cuda":
+            if isinstance(value, torch.Generator):
+                if value.device.type != "cuda":  # as CUDA's kernels say it
+                    raise RuntimeError(f"Expected a 'cuda' device type for generator but found '{value.device}'")
                 return GENERATORS.setdefault(value, torch.Generator("cpu").manual_seed(value.initial_seed()))
             if isinstance(value, torch.device) and value.type == "cuda":
                 return torch.device("cpu")
