@@ -115,7 +115,12 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: boo
 def _attention_gradients(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool, scale: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    scale, keys, values, grad = q.shape[-1] ** -0.5 if scale is None else scale, _grouped(q, k), _grouped(q, v), grad.float()
+    scale, keys, values, grad = (
+        q.shape[-1] ** -0.5 if scale is None else scale,
+        _grouped(q, k),
+        _grouped(q, v),
+        grad.float(),
+    )
     p = _probabilities(q, keys, bias, causal, scale)
     dp = grad @ values.float().transpose(-1, -2)
     ds = p * (dp - (dp * p).sum(-1, keepdim=True)) * scale
@@ -128,21 +133,82 @@ def _lse(q: Tensor) -> Tensor:
     return torch.zeros(q.shape[:-1], dtype=torch.float32, device=q.device)
 
 
-def flash(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, is_causal: bool = False, return_debug_mask: bool = False, *, scale: float | None = None) -> Any:  # fmt: skip
+def flash(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+) -> Any:
     seed = torch.zeros(2, dtype=torch.uint64, device="cpu")
-    return _attention(q, k, v, None, is_causal, scale), _lse(q), None, None, q.shape[2], k.shape[2], seed, seed, q.new_empty(0)
+    return (
+        _attention(q, k, v, None, is_causal, scale),
+        _lse(q),
+        None,
+        None,
+        q.shape[2],
+        k.shape[2],
+        seed,
+        seed,
+        q.new_empty(0),
+    )
 
 
-def flash_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cu_q: Any, cu_k: Any, max_q: int, max_k: int, dropout_p: float, is_causal: bool, seed: Any, offset: Any, *, scale: float | None = None) -> Any:  # fmt: skip
+def flash_backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    cu_q: Any,
+    cu_k: Any,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    is_causal: bool,
+    seed: Any,
+    offset: Any,
+    *,
+    scale: float | None = None,
+) -> Any:
     return _attention_gradients(grad, q, k, v, None, is_causal, scale)
 
 
-def efficient(q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor | None, compute_log_sumexp: bool, dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None) -> Any:  # fmt: skip
+def efficient(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_bias: Tensor | None,
+    compute_log_sumexp: bool,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+) -> Any:
     seed = torch.zeros((), dtype=torch.int64, device="cpu")
     return _attention(q, k, v, attn_bias, is_causal, scale), _lse(q), seed, seed
 
 
-def efficient_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor | None, out: Tensor, lse: Tensor, seed: Any, offset: Any, dropout_p: float, grad_input_mask: list[bool], is_causal: bool = False, *, scale: float | None = None) -> Any:  # fmt: skip
+def efficient_backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_bias: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    seed: Any,
+    offset: Any,
+    dropout_p: float,
+    grad_input_mask: list[bool],
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+) -> Any:
     return *_attention_gradients(grad, q, k, v, attn_bias, is_causal, scale), None
 
 
@@ -159,18 +225,57 @@ def _sequences(
         yield slice(a, b), slice(c, d), torch.zeros(unseen.shape, device="cpu").masked_fill(unseen, -math.inf)
 
 
-def packed(q: Tensor, k: Tensor, v: Tensor, cum_seq_q: Tensor, cum_seq_k: Tensor, max_q: int, max_k: int, dropout_p: float, is_causal: bool, return_debug_mask: bool, *, scale: float | None = None, window_size_left: int | None = None, window_size_right: int | None = None, **more: Any) -> Any:  # fmt: skip
+def packed(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cum_seq_q: Tensor,
+    cum_seq_k: Tensor,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    is_causal: bool,
+    return_debug_mask: bool,
+    *,
+    scale: float | None = None,
+    window_size_left: int | None = None,
+    window_size_right: int | None = None,
+    **more: Any,
+) -> Any:
     out = torch.empty_like(q)
-    for own, seen, bias in _sequences(q, k, cum_seq_q, cum_seq_k, is_causal or window_size_right == 0, window_size_left):
+    for own, seen, bias in _sequences(
+        q, k, cum_seq_q, cum_seq_k, is_causal or window_size_right == 0, window_size_left
+    ):
         heads = (x.transpose(0, 1) for x in (q[own], k[seen], v[seen]))
         out[own] = _attention(*heads, bias, False, scale).transpose(0, 1)
     seed = torch.zeros(2, dtype=torch.uint64, device="cpu")
     return out, q.new_zeros(q.shape[1], q.shape[0], dtype=torch.float32), seed, seed, q.new_empty(0)
 
 
-def packed_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cum_seq_q: Tensor, cum_seq_k: Tensor, max_q: int, max_k: int, dropout_p: float, is_causal: bool, seed: Any, offset: Any, *, scale: float | None = None, window_size_left: int | None = None, window_size_right: int | None = None) -> Any:  # fmt: skip
+def packed_backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    cum_seq_q: Tensor,
+    cum_seq_k: Tensor,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    is_causal: bool,
+    seed: Any,
+    offset: Any,
+    *,
+    scale: float | None = None,
+    window_size_left: int | None = None,
+    window_size_right: int | None = None,
+) -> Any:
     dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))
-    for own, seen, bias in _sequences(q, k, cum_seq_q, cum_seq_k, is_causal or window_size_right == 0, window_size_left):
+    for own, seen, bias in _sequences(
+        q, k, cum_seq_q, cum_seq_k, is_causal or window_size_right == 0, window_size_left
+    ):
         heads = (x.transpose(0, 1) for x in (grad[own], q[own], k[seen], v[seen]))
         found = _attention_gradients(*heads, bias, False, scale)
         for total, place, part in zip((dq, dk, dv), (own, seen, seen), found, strict=True):

@@ -12,10 +12,14 @@ import sysconfig
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("fake_cuda.c")
-FAKED = re.compile(r"lib(cuda|cudart|cublas|cublasLt|cudnn|cufft|cufile|cupti|curand|cusolver|cusparse|cusparseLt|nccl|nvrtc|nvJitLink|nvshmem_host|nvToolsExt)\.so\.\d+$")
+FAKED = re.compile(
+    r"lib(cuda|cudart|cublas|cublasLt|cudnn|cufft|cufile|cupti|curand|cusolver|cusparse|cusparseLt|nccl|nvrtc|nvJitLink|nvshmem_host|nvToolsExt)\.so\.\d+$"
+)
 LOADED = ("libcuda.so.1", "libnvidia-ml.so.1", "libnvrtc.so.13", "libcudart.so.13", "libnccl.so.2")
 """Opened by name in a run; no binary asks for the first two at its start."""
-PREFIXES = re.compile(r"(__cuda|cu[A-Z]|cuda|cublas|cudnn|cufft|cupti|curand|cusolver|cusparse|nccl|nvrtc|nvJitLink|nvshmem|nvtx)")
+PREFIXES = re.compile(
+    r"(__cuda|cu[A-Z]|cuda|cublas|cudnn|cufft|cupti|curand|cusolver|cusparse|nccl|nvrtc|nvJitLink|nvshmem|nvtx)"
+)
 
 
 def asked(binary: Path) -> tuple[set[str], set[str]]:
@@ -42,7 +46,9 @@ def build(folder: Path) -> None:
     empty = sorted({name.partition("@")[0] for name in names} - defined)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "empty.c").write_text("".join(f"int {name}(void) {{ return 0; }}\n" for name in empty), encoding="utf-8")
-    script = "".join(f"{version} {{ {' '.join(f'{n};' for n in sorted(of))} }};\n" for version, of in sorted(versions.items()))
+    script = "".join(
+        f"{version} {{ {' '.join(f'{n};' for n in sorted(of))} }};\n" for version, of in sorted(versions.items())
+    )
     (folder / "versions").write_text(script, encoding="utf-8")
     library = folder / "libfake_cuda.so"
     subprocess.run(
@@ -54,7 +60,9 @@ def build(folder: Path) -> None:
         link = folder / name
         link.unlink(missing_ok=True)
         link.symlink_to(library.name)
-    print(f"{len(libraries)} libraries, {len(defined & {n.partition('@')[0] for n in names})} functions, {len(empty)} empty ones")
+    print(
+        f"{len(libraries)} libraries, {len(defined & {n.partition('@')[0] for n in names})} functions, {len(empty)} empty ones"
+    )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,9 @@ from types import ModuleType
 class AfterTorch:
     """Installs the kernels as soon as torch is imported, and not before: many processes never import it."""
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if name != "torch":
             return None
         sys.meta_path.remove(self)
