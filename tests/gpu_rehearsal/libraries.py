@@ -13,7 +13,8 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("fake_cuda.c")
 FAKED = re.compile(
-    r"lib(cuda|cudart|cublas|cublasLt|cudnn|cufft|cufile|cupti|curand|cusolver|cusparse|cusparseLt|nccl|nvrtc|nvJitLink|nvshmem_host|nvToolsExt)\.so\.\d+$"
+    r"lib(cuda|cudart|cublas|cublasLt|cudnn|cufft|cufile|cupti|curand|cusolver|cusparse|cusparseLt|nccl|nvrtc|"
+    r"nvJitLink|nvshmem_host|nvToolsExt)\.so\.\d+$"
 )
 LOADED = ("libcuda.so.1", "libnvidia-ml.so.1", "libnvrtc.so.13", "libcudart.so.13", "libnccl.so.2")
 """Opened by name in a run; no binary asks for the first two at its start."""
@@ -60,9 +61,7 @@ def build(folder: Path) -> None:
         link = folder / name
         link.unlink(missing_ok=True)
         link.symlink_to(library.name)
-    print(
-        f"{len(libraries)} libraries, {len(defined & {n.partition('@')[0] for n in names})} functions, {len(empty)} empty ones"
-    )
+    print(f"{folder}: {len(libraries)} libraries, {len(empty)} of their functions empty")
 
 
 if __name__ == "__main__":

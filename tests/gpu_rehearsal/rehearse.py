@@ -104,7 +104,8 @@ PATHS = (
     Rehearsal("vllm with CUDA graphs, asleep while it trains", (
         (*SUMS, "budget.steps=2", *VLLM, "rollout.vllm.sleep=true"),)),
     Rehearsal("vllm under fsdp", ((*SUMS, "budget.steps=1", *VLLM, EAGER, *SHARD),)),
-    Rehearsal("vllm in a process of its own", ((*SUMS, "budget.steps=1", *VLLM, EAGER, "rollout.vllm.placement=auto"),)),
+    Rehearsal("vllm in a process of its own", (
+        (*SUMS, "budget.steps=1", *VLLM, EAGER, "rollout.vllm.placement=auto"),)),
 )  # fmt: skip
 
 
