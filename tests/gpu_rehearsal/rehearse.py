@@ -155,7 +155,7 @@ def prepared_environment() -> dict[str, str]:
         "LD_LIBRARY_PATH": str(fake), "PYTHONPATH": f"{HERE / 'site'}", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
         "VLLM_CACHE_ROOT": str(fake / "vllm_cache"), "TORCHINDUCTOR_CACHE_DIR": str(fake / "inductor_cache"),
         "TRITON_CACHE_DIR": str(fake / "triton_cache"), "VLLM_CONFIGURE_LOGGING": "0", "VLLM_NO_USAGE_STATS": "1",
-        "WANDB_MODE": "disabled",
+        "WANDB_MODE": "disabled", "TORCHINDUCTOR_COMPILE_THREADS": "1",
     }  # fmt: skip
 
 
