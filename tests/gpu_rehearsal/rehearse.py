@@ -53,7 +53,7 @@ CARD = ("trainer.accelerator=gpu",)
 SHARD = ("trainer=fsdp", "trainer.devices=1")
 VLLM = (
     "rollout=vllm", "rollout.vllm.kv_cache_gb=1", "rollout.vllm.placement=colocated", "preflight=false",
-    "trainer.accelerator=gpu", "algorithm.techniques.dynamic_sampling=false",
+    "trainer.accelerator=gpu", "algorithm.techniques.dynamic_sampling=false", "rollout.max_batch_size=8",
 )  # fmt: skip
 EAGER = "rollout.vllm.enforce_eager=true"
 
