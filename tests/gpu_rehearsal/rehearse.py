@@ -42,7 +42,6 @@ LIBRARIES = (
     "aiohttp",
 )
 COPIED = ("dapo_lit", "ablations", "math_answers", "conf", "docs", "pyproject.toml")
-ENGINE = "llm.json"
 Rows = list[dict[str, Any]]
 
 SUMS = (
@@ -52,7 +51,7 @@ SUMS = (
 CARD = ("trainer.accelerator=gpu",)
 SHARD = ("trainer=fsdp", "trainer.devices=1")
 VLLM = (
-    "rollout=vllm", "rollout.vllm.kv_cache_gb=1", "rollout.vllm.placement=colocated", "preflight=false",
+    "rollout=vllm", "rollout.vllm.kv_cache_gb=0.1", "rollout.vllm.placement=colocated", "preflight=false",
     "trainer.accelerator=gpu", "algorithm.techniques.dynamic_sampling=false", "rollout.max_batch_size=8",
 )  # fmt: skip
 EAGER = "rollout.vllm.enforce_eager=true"
@@ -82,9 +81,8 @@ def never_again(found: list[Rows], record: dict[str, Any]) -> None:
 
 
 def as_tested(found: list[Rows], record: dict[str, Any]) -> None:
-    """The engine computes in what has run on a card, with the runner that the CPU tests; the card is in the record."""
+    """The engine has the runner that the CPU tests, and the card is in the record."""
     engine = record["engine"]
-    assert record["llm"]["dtype"] == "bfloat16", record["llm"]["dtype"]
     assert (engine["runner"], engine["async_scheduling"]) == ("V1", False), engine
     assert record["hardware"]["gpus"] == ["fake H100 (no GPU)"], record["hardware"]["gpus"]
 
@@ -131,7 +129,7 @@ FAULTS = (
         "device type for generator"),
     Fault("vLLM computes in float32 (H100: illegal memory access)", "config/run.py",
         'return "bfloat16" if vllm and on_gpu', 'return "bfloat16" if vllm and not on_gpu',
-        "vllm in the trainer's process", "float32"),
+        "vllm in the trainer's process", "started in float32"),
     Fault("vLLM chooses its newer runner (H200, TRL: a package is missing)", "engines/vllm_engine/engine.py",
         '    "VLLM_USE_V2_MODEL_RUNNER": "0",\n', "", "vllm in the trainer's process",
         "flashinfer"),
@@ -171,8 +169,6 @@ def rehearsed(path: Rehearsal, tree: Path) -> str:
             lines = newest.read_text(encoding="utf-8").splitlines()
             found.append([json.loads(line) for line in lines])
             record = json.loads((newest.parent / "run.json").read_text(encoding="utf-8"))
-            if (folder / ENGINE).is_file():
-                record["llm"] = json.loads((folder / ENGINE).read_text(encoding="utf-8"))
         try:
             path.check(found, record)
         except AssertionError as error:
@@ -214,7 +210,7 @@ def trained() -> int:
 
     compiled = torch.compile
     if "rollout=vllm" in sys.argv:
-        keep_arguments()
+        check_arguments()
 
     def traced(*args: Any, **named: Any) -> Any:
         return compiled(*args, **({"backend": "aot_eager"} | named))
@@ -229,14 +225,15 @@ def trained() -> int:
     return 0
 
 
-def keep_arguments() -> None:
-    """Writes what vLLM's `LLM` is started with, in this process, to ENGINE."""
+def check_arguments() -> None:
+    """Refuses a dtype that has ended in an illegal access on a card, from a cause that is not known, and that a card
+    without kernels cannot show."""
     from vllm import LLM
 
     start = LLM.__init__
 
     def started(self: Any, **options: Any) -> None:
-        Path(ENGINE).write_text(json.dumps(options), encoding="utf-8")
+        assert options["dtype"] == "bfloat16", f"started in {options['dtype']}"
         start(self, **options)
 
     LLM.__init__ = started
