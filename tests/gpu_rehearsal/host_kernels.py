@@ -24,6 +24,8 @@ NATIVE = (
     "empty", "empty_strided", "resize_", "set_", "_pin_memory", "is_pinned", "record_stream", "_fused_sdp_choice",
     "_local_scalar_dense", "is_set_to", "_cudnn_init_dropout_state", "_has_compatible_shallow_copy_type",
 )  # fmt: skip
+PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
+"""That cuBLAS computes on a card."""
 GENERATORS: dict[torch.Generator, torch.Generator] = {}
 
 
@@ -48,6 +50,7 @@ def on_card(tensor: Tensor) -> Tensor:
 def kernel(operator: Any) -> Callable[..., Any]:
     """The CPU's kernel of the operator, for tensors of the card."""
     outs = {argument.name for argument in operator._schema.arguments if argument.is_out}
+    is_product = operator._schema.name.removeprefix("aten::") in PRODUCTS
 
     def run(*args: Any, **kwargs: Any) -> Any:
         given: dict[int, Tensor] = {}
@@ -81,6 +84,8 @@ def kernel(operator: Any) -> Callable[..., Any]:
                 return type(value)(card(v) for v in value)
             return value
 
+        if is_product:  # its workspace is allocated, and kept by a graph that is being captured
+            torch.cuda.current_blas_handle()
         moved = [host(value) for value in args], {name: host(value, name in outs) for name, value in kwargs.items()}
         found = operator(*moved[0], **moved[1])
         for value, of in resized:
