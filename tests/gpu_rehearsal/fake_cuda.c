@@ -100,7 +100,9 @@ typedef struct {
     char *at;
     size_t size;
     int kind; /* 1: host, pinned; 2: the card's */
+    u64 serial; /* An address that was given back is another area's, also where it comes again. */
 } Area;
+static u64 serials;
 static Area *areas;
 static size_t num_areas, room_areas;
 
@@ -112,7 +114,7 @@ static Area *area_of(const void *address) {
 
 static void add_area(void *at, size_t size, int kind) {
     if (num_areas == room_areas) areas = realloc(areas, (room_areas = room_areas * 2 + 64) * sizeof(Area));
-    areas[num_areas++] = (Area){at, size, kind};
+    areas[num_areas++] = (Area){at, size, kind, ++serials};
 }
 
 static void drop_area(void *at) {
@@ -239,6 +241,7 @@ typedef struct {
     int instances;
     u64 id;
     void **workspaces; /* That products of the capture had, without repetition. */
+    u64 serials[64];
     size_t num_workspaces;
 } Graph;
 typedef struct {
@@ -317,7 +320,7 @@ int cudaGraphLaunch(Graph *graph, void *stream) {
     if (dead) return ILLEGAL_ADDRESS;
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < graph->num_workspaces; i++)
-        if (!area_of(graph->workspaces[i])) dead = 1;
+        if (!area_of(graph->workspaces[i]) || area_of(graph->workspaces[i])->serial != graph->serials[i]) dead = 1;
     pthread_mutex_unlock(&lock);
     return dead ? failed(ILLEGAL_ADDRESS) : OK;
 }
@@ -537,6 +540,9 @@ static int product(void *workspace, void *stream) {
         for (size_t i = 0; i < graph->num_workspaces; i++)
             if (graph->workspaces[i] == workspace) return OK;
         graph->workspaces = realloc(graph->workspaces, (graph->num_workspaces + 1) * sizeof(void *));
+        Area *area = area_of(workspace);
+        if (graph->num_workspaces == 64) abort();
+        graph->serials[graph->num_workspaces] = area ? area->serial : 0;
         graph->workspaces[graph->num_workspaces++] = workspace;
     }
     return dead ? 14 : OK; /* CUBLAS_STATUS_INTERNAL_ERROR */
