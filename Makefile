@@ -23,7 +23,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-fast test-pages test-wheel test-answers test-ablations test-mutations sweeps parity lint lock check-lock format model bench bench-speed bench-algorithms soak site docs tab check-site tables clean test-vllm test-gpu-contracts test-gpu-faults test-oldest gpu gpu-dry gpu-wheels vllm-cpu vllm-model peers
+.PHONY: help install train test test-fast test-pages test-wheel test-answers test-ablations test-mutations sweeps parity lint lock check-lock format model bench bench-speed bench-algorithms soak site docs tab check-site tables clean test-vllm test-gpu-contracts test-gpu-faults gpu-rehearsal test-oldest gpu gpu-dry gpu-wheels vllm-cpu vllm-model peers
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -149,6 +149,24 @@ test-oldest: $(OLDEST)/.ready  ## the tests with the oldest torch and transforme
 
 test-gpu-faults: $(VLLM_READY)  ## put faults of GPU paths into a copy, one at a time: each must fail the contract suite
 	PYTHONPATH=tests $(VLLM_VENV)/bin/python tests/gpu_contracts/faults_on_gpus.py $(ARGS)
+
+# What GPU machines have had, and what requirements.gpu.lock gives them; torch is built for CUDA, whose libraries are
+# faked. Four GB each. On two cores: make -j2 gpu-rehearsal
+REHEARSAL := tests/gpu_rehearsal
+REHEARSED := .venv-rehearsal-2.11 .venv-rehearsal-2.13
+.venv-rehearsal-2.11/.ready: WITH = torch==2.11.0 vllm==0.26.0 'transformers==5.17.*'
+.venv-rehearsal-2.13/.ready: WITH = torch==2.13.0 vllm==0.32.0 'transformers==5.19.*'
+
+$(REHEARSED:=/.ready): pyproject.toml $(REHEARSAL)/without.txt | $(UV)
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(UV) pip install -q --python $(@D)/bin/python --override $(REHEARSAL)/without.txt $(WITH) hatchling editables -r pyproject.toml
+	@touch $@
+
+$(REHEARSED:=/.rehearsed): %/.rehearsed: %/.ready
+	$(@D)/bin/python $(REHEARSAL)/libraries.py $(@D)/fake_cuda
+	$(@D)/bin/python $(REHEARSAL)/rehearse.py $(ARGS)
+
+gpu-rehearsal: $(REHEARSED:=/.rehearsed)  ## run the Python paths of a GPU without one, under torch and vLLM built for CUDA, then with what failed on a card put back (needs gcc; ten minutes on two cores)
 
 lint: $(READY)  ## check format, lint and types
 	$(BIN)/ruff format --check .
