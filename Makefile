@@ -78,6 +78,7 @@ test-mutations: $(READY)  ## seed faults into a copy of the code, one at a time:
 sweeps: $(READY)  ## the whole equivalence matrix; kill and stop a run of seconds 120 times; make a committed cell anew; damage what readers are given 4,800 times, and give them 10,000 files that stand for more than a machine holds (minutes)
 	DAPO_LIT_MATRIX=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile tests/lit/test_equivalence_matrix.py
 	DAPO_LIT_MATRIX=1 $(BIN)/python -m pytest -q -n 2 tests/test_committed_cell.py tests/preflight/test_policy_check.py tests/policy/test_compiled.py tests/policy/test_fused.py tests/test_one_file.py tests/test_train.py tests/test_plan.py tests/test_ending.py tests/rewards/test_trl_examples.py $(ARGS)
+	DAPO_LIT_MATRIX=1 $(BIN)/python -m pytest -q -n 0 tests/pages/test_train_page.py
 	DAPO_LIT_MATRIX=1 $(BIN)/python -m pytest -q -n 2 tests/ablations/test_damaged_logs.py tests/ablations/test_damaged_studies.py tests/runs/test_damaged_folders.py tests/config/test_strict_values.py tests/test_bombs.py
 
 # what the project has is read from its own environment, and is not installed a second time

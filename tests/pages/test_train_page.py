@@ -1,6 +1,7 @@
 """docs/play/train.html trains in a browser: its steps are the package's, and its pair differs as the package's does."""
 
 import json
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ REFERENCE = json.loads((Path(__file__).parent / "browser_steps.json").read_text(
 STEPS = 14
 """Of the pair. In the calibration of the regime its accuracies differ from step 8 on."""
 SWIFTSHADER = ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader")
+IN_SOFTWARE = pytest.mark.skipif("DAPO_LIT_MATRIX" not in os.environ, reason="minutes without a GPU: make sweeps")
 """Flags with which Chromium computes WebGPU on the processor."""
 TAKEN_FOR_A_GPU = "Object.defineProperty(GPUAdapterInfo.prototype, 'isFallbackAdapter', { get: () => false });"
 """The page does not try an adapter that says that it is the processor, as SwiftShader does."""
@@ -172,6 +174,7 @@ def test_a_browser_without_webassembly_is_shown_the_recorded_step(browser):
         assert browser.evaluate("document.querySelectorAll('.group').length") > 0
 
 
+@IN_SOFTWARE
 def test_with_webgpu_the_first_steps_are_those_of_the_package_too_and_the_faster_backend_goes_on(with_gpu):
     with prepared(with_gpu, TAKEN_FOR_A_GPU):
         go(with_gpu, "backend=webgpu")
@@ -188,6 +191,7 @@ def test_with_webgpu_the_first_steps_are_those_of_the_package_too_and_the_faster
     assert name == ("WebGPU" if webgpu < wasm else "WebAssembly")
 
 
+@IN_SOFTWARE
 def test_webgpu_goes_on_from_where_both_are_if_it_is_the_faster(with_gpu):
     go(with_gpu, f"{SMALL}&backend=wasm")
     expected = train(with_gpu, 3)
