@@ -286,7 +286,7 @@ $(TAB)/.ready: docs/play/train/package-lock.json
 	@touch $@
 
 tab: $(TAB)/.ready  ## build docs/play/train.html, the page in which DAPO trains (node 20 or later)
-	cp docs/play/train/* $(TAB)
+	cp docs/play/train/*.* $(TAB)
 	node $(TAB)/build.mjs docs/play/train.html
 
 check-site: site  ## open every page of the site in headless Chromium (Debian: apt-get install chromium); PICTURES=DIR keeps screenshots

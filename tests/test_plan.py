@@ -189,7 +189,7 @@ def test_the_simulation_is_close_to_the_peaks_of_a_card_and_knows_what_does_not_
 
 
 @pytest.mark.parametrize("recomputation", ["none", "full"])
-def test_more_tokens_take_one_simulation_and_give_the_memory_of_two(recomputation, monkeypatch):
+def test_a_third_number_of_tokens_takes_one_simulation_and_gives_the_memory_of_two(recomputation, monkeypatch):
     def config(tokens: int) -> PlanConfig:
         deep = ("policy.architecture.num_hidden_layers=12", f"trainer.activation_checkpointing={recomputation}")
         return composed(*MEASURED, *deep, f"trainer.micro_batch_tokens={tokens}")
@@ -198,11 +198,12 @@ def test_more_tokens_take_one_simulation_and_give_the_memory_of_two(recomputatio
     simulate = forecast._simulate
     monkeypatch.setattr(forecast, "_simulate", lambda *given: layers.append(given[2]) or simulate(*given))
     monkeypatch.setattr(forecast, "_OF_A_LAYER", {})
-    training_memory(config(512), quick=True)
-    after = training_memory(config(1024), quick=True)
-    assert layers == [4, 5, 4]
+    for tokens in (512, 1024):
+        training_memory(config(tokens), quick=True)
+    after = training_memory(config(8192), quick=True)
+    assert layers == [4, 5, 4, 5, 4]
     forecast._OF_A_LAYER.clear()
-    assert training_memory(config(1024), quick=True).training == pytest.approx(after.training, rel=1e-3, abs=1e-4)
+    assert training_memory(config(8192), quick=True).training == pytest.approx(after.training, rel=1e-3, abs=1e-4)
 
 
 def test_memory_on_more_gpus_is_that_of_a_simulation_of_them():

@@ -73,8 +73,8 @@ def training_memory(config: Config, quick: bool = False, micro_batches: int = 2)
     """Simulates micro-batches of `trainer.micro_batch_tokens` tokens, nine tenths of them response tokens.
 
     quick: simulate 4 and 5 layers and extrapolate; from 4 layers on every part is linear in their number. Once this is
-        known for a config, another number of tokens simulates 4 layers: what a further layer keeps of them is
-        proportional to it.
+        known for two numbers of tokens of a config, another one simulates 4 layers: what a further layer keeps is a
+        line over the tokens.
     micro_batches: of an update. From the second on the gradients of the first exist, and two show the peak of any
         number; 1: an update of one, whose gradients come into being as its activations go.
     """
@@ -83,33 +83,33 @@ def training_memory(config: Config, quick: bool = False, micro_batches: int = 2)
     if not quick or layers <= 8:
         return _simulate(config, sizes, layers, micro_batches)
     four, tokens = _simulate(config, sizes, 4, micro_batches), config.trainer.tokens_at_once
-    key = _without_tokens(config, micro_batches)
-    if key not in _OF_A_LAYER:
+    known = _OF_A_LAYER.setdefault(_without_tokens(config, micro_batches), {})
+    if len(known) < 2 and tokens not in known:
         five = _simulate(config, sizes, 5, micro_batches)
         more = {name: five.training[name] - size for name, size in four.training.items()}
-        _OF_A_LAYER[key] = _Layer(tokens, more, five.parameters - four.parameters)
-    layer = _OF_A_LAYER[key]
+        known[tokens] = _Layer(more, five.parameters - four.parameters)
+    first, last = min(known), max(known)
+    at = (tokens - first) / (last - first) if last > first else 0.0
+    low, high = known[first], known[last]
     parts = {
-        name: size + (layers - 4) * layer.training[name] * (tokens / layer.tokens if name == ACTIVATIONS else 1.0)
+        name: size + (layers - 4) * (low.training[name] + at * (high.training[name] - low.training[name]))
         for name, size in four.training.items()
     }
-    count = four.parameters + (layers - 4) * layer.parameters
+    count = four.parameters + (layers - 4) * low.parameters
     return Memory(parts, count, resident_engine(config, count))
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """What one more layer adds."""
+    """What one more layer adds to a micro-batch."""
 
-    tokens: int
-    """Of the micro-batch that showed it."""
     training: dict[str, float]
     """GiB by part."""
     parameters: int
 
 
-_OF_A_LAYER: dict[str, _Layer] = {}
-"""By config, without the number of tokens: the questions of a plan share them."""
+_OF_A_LAYER: dict[str, dict[int, _Layer]] = {}
+"""By config without the number of tokens, and by that: the questions of a plan share them."""
 
 
 def _without_tokens(config: Config, micro_batches: int) -> str:

@@ -11,7 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -146,13 +146,13 @@ def test_after_a_change_of_any_tensor_the_server_samples_from_the_new_weights(en
     assert len(list(files.iterdir())) > 3  # in shards
 
 
-def test_weights_arrive_by_vllms_transfer_engine_too(model, server, monkeypatch):
+def test_weights_arrive_by_vllms_transfer_engine_too(engine, model, server, monkeypatch):
     for place, name, value in store_transfer.REPLACED:
         monkeypatch.setattr(place, name, value)
     monkeypatch.setattr(transfer, "DEVICE", "cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(synchronize=lambda: None))
-    settings = ServerSettings((server.url,), server.folder, max_model_tokens=64, max_batch_size=16, transfer="nccl")
+    settings = replace(engine.settings, transfer="nccl")
     with closing(VllmServerEngine(model.config, eos_ids=[EOS], dtype=torch.float32, settings=settings)) as made:
         vllm_case.check_new_weights(made, model)
         assert not [*server.folder.glob("weights_*/*/*.safetensors")]
