@@ -125,7 +125,7 @@ def published(modelled: float) -> tuple[float, float]:
     """Where a time that was modelled lies if the model errs as it did on published steps.
 
     >>> [round(end) for end in published(100.0)]
-    [80, 185]
+    [83, 182]
     """
     fast, slow = HELD_OUT_ERROR["step"]
     return modelled / (1 + slow), modelled / (1 + fast)
@@ -367,6 +367,6 @@ def print_price(config: PlanConfig, found: list[Cluster]) -> None:
 def _range(modelled: float) -> str:
     """
     >>> _range(28_646.0)
-    '22,900 to 53,000'
+    '23,900 to 52,100'
     """
     return " to ".join(map(_amount, published(modelled)))
