@@ -39,7 +39,8 @@ def thread_seconds() -> list[float]:
     found = []
     for process in psutil.Process().children(recursive=True):
         for thread in process.threads():
-            if Path(f"/proc/{process.pid}/task/{thread.id}/comm").read_text(encoding="utf-8").startswith("DedicatedWorker"):
+            name = Path(f"/proc/{process.pid}/task/{thread.id}/comm").read_text(encoding="utf-8")
+            if name.startswith("DedicatedWorker"):
                 found.append(thread.user_time + thread.system_time)
     return found
 

@@ -154,7 +154,7 @@ def test_weights_arrive_by_vllms_transfer_engine_too(engine, model, server, monk
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(synchronize=lambda: None))
     settings = replace(engine.settings, transfer="nccl")
     with closing(VllmServerEngine(model.config, eos_ids=[EOS], dtype=torch.float32, settings=settings)) as made:
-        vllm_case.check_new_weights(made, model)
+        vllm_case.check_new_weights(made, model, eos=EOS)
         assert not [*server.folder.glob("weights_*/*/*.safetensors")]
 
 
