@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dapo_lit.engines.protocol import EngineError
+from dapo_lit.engines.vllm_engine.engine import check_installed
 from dapo_lit.engines.vllm_server.client import ServerError
 from dapo_lit.engines.vllm_server.servers import Servers
 from dapo_lit.log import log
@@ -36,12 +37,13 @@ NOT_RUN = (
 class NcclTransfer:
     """The group of the servers that are in use; a new one whenever they are others, or one of them has started anew.
 
-    Raises ValueError without a GPU, and ImportError without vLLM in the trainer's environment.
+    Raises ValueError without a GPU, or without vLLM in the trainer's environment.
     """
 
     def __init__(self, servers: Servers, ranks: Ranks, dtype: torch.dtype) -> None:
         if not torch.cuda.is_available():
             raise ValueError("rollout.vllm.server.transfer=nccl needs a GPU in the trainer; set transfer=folder")
+        check_installed()
         if ranks.rank == 0:
             log.warning(NOT_RUN)
         self._servers, self._ranks = servers, ranks
@@ -62,7 +64,7 @@ class NcclTransfer:
             self._leave()
             self._fleet = _Fleet(self._servers, urls)
             self._group = self._fleet.attend(self._open)
-        except (ServerError, EngineError, RuntimeError) as error:  # the last of NCCL
+        except (ServerError, EngineError, ImportError, RuntimeError) as error:  # of vLLM before 0.32, and of NCCL
             self._fleet = None
             return f"{error}".partition("\n")[0]
         return None
@@ -94,6 +96,8 @@ class NcclTransfer:
             except (ServerError, EngineError, RuntimeError) as error:
                 fault = f"{error}".partition("\n")[0]
                 self._source.finish()
+                # The others still wait in NCCL: neither they nor the group would answer when told to end.
+                self._fleet = self._group = None
         if found := self._ranks.gather(fault)[0]:
             raise EngineError(f"rollout.vllm.server.transfer=nccl: {found}; start the servers again before you resume")
         return names
