@@ -167,7 +167,7 @@ $(REHEARSED:=/.rehearsed): %/.rehearsed: %/.ready
 	$(@D)/bin/python $(REHEARSAL)/libraries.py $(@D)/fake_cuda
 	$(@D)/bin/python $(REHEARSAL)/rehearse.py $(ARGS)
 
-gpu-rehearsal: $(REHEARSED:=/.rehearsed)  ## run the Python paths of a GPU without one, under torch and vLLM built for CUDA, then with what failed on a card put back (needs gcc; ten minutes on two cores)
+gpu-rehearsal: $(REHEARSED:=/.rehearsed)  ## run the Python paths of a GPU without one, under torch and vLLM built for CUDA, then with what failed on a card put back (needs gcc and 7 GB)
 
 lint: $(READY)  ## check format, lint and types
 	$(BIN)/ruff format --check .
