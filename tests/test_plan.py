@@ -159,7 +159,7 @@ def test_the_simulated_peak_of_two_ranks_is_that_of_two_processes():
 
 
 CASES = [(row["policy"], row["tokens"], row["recomputation"]) for row in on_gpu.rows("planned")]
-SWEEP = pytest.mark.skipif("DAPO_LIT_MATRIX" not in os.environ, reason="half a minute each: make sweeps")
+SWEEP = pytest.mark.skipif("DAPO_LIT_MATRIX" not in os.environ, reason="up to half a minute each: make sweeps")
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_the_simulation_is_close_to_the_peaks_of_a_card_and_knows_what_does_not_
     assert [row["peak_gb"] for row in rows] == [trained[case].get("peak_gb") for case in CASES]
 
 
-@pytest.mark.parametrize("recomputation", ["none", "full"])
+@pytest.mark.parametrize("recomputation", [pytest.param("none", marks=SWEEP), "full"])
 def test_a_third_number_of_tokens_takes_one_simulation_and_gives_the_memory_of_two(recomputation, monkeypatch):
     def config(tokens: int) -> PlanConfig:
         deep = ("policy.architecture.num_hidden_layers=12", f"trainer.activation_checkpointing={recomputation}")
@@ -206,9 +206,12 @@ def test_a_third_number_of_tokens_takes_one_simulation_and_gives_the_memory_of_t
     assert training_memory(config(8192), quick=True).training == pytest.approx(after.training, rel=1e-3, abs=1e-4)
 
 
-def test_memory_on_more_gpus_is_that_of_a_simulation_of_them():
+def test_memory_on_more_gpus_is_that_of_a_simulation_of_them(monkeypatch):
     small = ("policy.architecture.num_hidden_layers=2", "trainer.micro_batch_tokens=512")
-    two, eight = (training_memory(composed(*MEASURED, *small, f"trainer.devices={n}")) for n in (2, 8))
+    two, eight, many = (training_memory(composed(*MEASURED, *small, f"trainer.devices={n}")) for n in (2, 8, 16))
+    monkeypatch.setattr(forecast, "SIMULATED_RANKS", 16)
+    simulated = training_memory(composed(*MEASURED, *small, "trainer.devices=16"))
+    assert many.training == {part: pytest.approx(size, rel=0.01) for part, size in simulated.training.items()}
     assert on_gpus(two, 2, 8).training == {part: pytest.approx(size, rel=0.01) for part, size in eight.training.items()}
     assert on_gpus(eight, 8, 2).peak == pytest.approx(two.peak, rel=0.01)
 

@@ -1,6 +1,6 @@
 """Predicts a training step's memory on each GPU by simulating the real module, without weights, GPU or other processes.
 
-FakeTensorMode creates tensors without storage, a fake process group has the real number of ranks, and torch's memory
+FakeTensorMode creates tensors without storage, a fake process group has up to eight of the ranks, and torch's memory
 trackers follow forward and backward as training does them: layers, then head and loss chunk by chunk. For a GPU the
 tensors take a GPU's ways (`as_on_gpu`). The optimiser's step is not simulated, because its states would be counted
 unsharded; they are two tensors of the size of the shards, and are added. A policy that is not sharded
@@ -44,6 +44,8 @@ PARTS = {
 REFERENCE, VALUES = "reference policy, sharded", "value model, shards and states"
 VALUE_GRADIENTS = "value model, gradients"
 STAYS = ("parameters, sharded", "optimiser states", REFERENCE, VALUES)
+SIMULATED_RANKS = 8
+"""FSDP cuts every tensor once for each rank; beyond this many the memory follows by arithmetic (`on_gpus`)."""
 GRAPHS_GIB = 2.0
 """Memory of vLLM's compiled CUDA graphs; an assumption, nobody has measured it here."""
 
@@ -120,7 +122,8 @@ def _without_tokens(config: Config, micro_batches: int) -> str:
 
 def on_gpus(memory: Memory, before: int, gpus: int) -> Memory:
     """The memory of a sharded policy on another number of GPUs, by arithmetic: shards and states are divided among
-    them, and with them the gradients that are kept between micro-batches; what a GPU gathers and computes stays."""
+    them, and with them the gradients that are kept between micro-batches, of which there are two or more; what a GPU
+    gathers and computes stays."""
     factor = before / gpus
     parts = {
         name: size * (factor if name in (*STAYS, VALUE_GRADIENTS) else 1.0) for name, size in memory.training.items()
@@ -152,7 +155,9 @@ def resident_engine(config: Config, parameters: int) -> dict[str, float]:
 
 def _simulate(config: Config, sizes: dict[str, Any], layers: int, micro_batches: int) -> Memory:
     settings = config.trainer
-    size = settings.devices * settings.num_nodes
+    planned = settings.devices * settings.num_nodes
+    # An update of one micro-batch keeps no gradients between any, which the arithmetic would take away.
+    size = min(planned, SIMULATED_RANKS) if micro_batches > 1 else planned
     others = {k: v for k, v in sizes.items() if k not in ("model_type", "num_hidden_layers", "layer_types")}
     shape = AutoConfig.for_model(sizes["model_type"], num_hidden_layers=layers, **{"vocab_size": 64} | others)
     tokens = settings.tokens_at_once
@@ -186,7 +191,8 @@ def _simulate(config: Config, sizes: dict[str, Any], layers: int, micro_batches:
     parts = {part: sum(named.get(name, 0.0) for name in names) for part, names in PARTS.items()}
     parts[ACTIVATIONS] += named.get("Total", 0.0) - sum(v for k, v in named.items() if k != "Total")
     training = parts | {"optimiser states": 2 * trained / GIB} | other_models
-    return Memory(training, count, resident_engine(config, count))
+    simulated = Memory(training, count, resident_engine(config, count))
+    return on_gpus(simulated, size, planned) if size < planned else simulated
 
 
 def _prepared(model: PreTrainedModel, config: Config, mesh: DeviceMesh) -> MemTracker:
