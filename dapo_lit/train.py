@@ -32,7 +32,7 @@ from dapo_lit.data.templates import agreed_template
 from dapo_lit.preflight.files import check_files
 from dapo_lit.preflight.machine import check_machine
 from dapo_lit.preflight.weights import check_weights
-from dapo_lit.runs.preemption import requeue
+from dapo_lit.runs.preemption import end_after, name_rank_of_srun, requeued_after_notice
 from dapo_lit.runs.wandb_checks import check_wandb
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ def train(config: Config, overrides: list[str]) -> None:
     Raises SystemExit: with code 0, after the checkpoint, if the process was asked to stop.
     """
     agreed_template(config.task.template, config.reward.extraction)  # before the seconds that torch takes
+    if config.trainer.strategy != "single":
+        name_rank_of_srun()
     checked_early(config)
     if config.study is None and os.environ.get("RANK", "0") == "0":
         check_wandb(config.logger)
@@ -359,9 +361,7 @@ def train_in(folder: RunFolder, config: Config, parts: RunComponents, run_start:
         folder.write_run(status="preempted")
         print(f"stopped on request after step {module.counters.step}; continue with resume=true (run: {folder.path})")
         stop.hand_over()
-        if stop.wants_requeue:
-            requeue()
-        raise SystemExit(0)  # ends a multirun too: the process was asked to stop, not only this run
+        raise end_after(stop.number)  # ends a multirun too: the process was asked to stop, not only this run
     finish(folder, config, loggers, page)
 
 
@@ -424,7 +424,8 @@ def study_folders(config: Config) -> list[Path]:
 def main() -> None:
     if not sys.argv[1:]:
         print("the default run, all of DAPO on sums: minutes on a CPU; --help shows what else can be run", flush=True)
-    sys.exit(run_command(train, Config, "config", run_study=run_study))
+    with requeued_after_notice():
+        sys.exit(run_command(train, Config, "config", run_study=run_study))
 
 
 make_callable(__name__)

@@ -181,6 +181,42 @@ def test_a_command_that_is_ended_leaves_no_process_and_says_what_it_kept(name, h
         assert len(re.findall("^stopped (?:by|on) ", said, re.MULTILINE)) == 1, said
 
 
+SCONTROL = "#!/bin/sh\necho $* after $(ls -d runs/*/*/*/checkpoints/step_*.ckpt | wc -l) >> requeued\n"
+
+
+@pytest.mark.parametrize(("name", "saved"), [("checks of a study", 0), ("study", 2)])
+def test_slurms_notice_puts_the_job_back_into_the_queue_once_and_when_every_cell_is_saved(
+    name, saved, begun, tmp_path, monkeypatch
+):
+    case = CASES[name]
+    for file in begun.glob("*.py"):
+        (tmp_path / file.name).symlink_to(file)
+    (tmp_path / "scontrol").write_text(SCONTROL)
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    command = Command(*case.arguments, cwd=tmp_path)
+    wait_for(lambda: case.is_at_work(tmp_path, command), command)
+    command.send_signal(signal.SIGUSR1)
+    ended = command.wait()
+    assert "Traceback" not in ended.stderr
+    assert (tmp_path / "requeued").read_text() == f"requeue 7 after {saved}\n", ended.stderr
+    assert ended.returncode == (0 if saved else 128 + signal.SIGUSR1)
+
+
+@pytest.mark.parametrize(("restarts", "requeues"), [(0, True), (1, False)])
+def test_a_job_that_never_gets_to_its_first_step_does_not_go_round_for_ever(restarts, requeues):
+    ended = python(
+        "from dapo_lit.runs import preemption\npreemption.requeue = lambda: print('requeued')\n"
+        "with stops_in_one_line(), preemption.requeued_after_notice():\n    os.kill(os.getpid(), signal.SIGUSR1)\n",
+        SLURM_JOB_ID="7",
+        SLURM_RESTART_COUNT=str(restarts),
+    )
+    said, line = ended.communicate(timeout=60)
+    assert ("requeued\n" in said, "--time" in said) == (requeues, not requeues)
+    assert (line, ended.returncode) == ("stopped by SIGUSR1; nothing new was kept\n", 128 + signal.SIGUSR1)
+
+
 @pytest.mark.parametrize("how", PROGRAMS)
 def test_a_program_or_notebook_that_is_ended_leaves_no_process_and_its_training_saves_itself(how, begun, tmp_path):
     for file in begun.glob("*.py"):

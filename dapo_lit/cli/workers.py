@@ -18,14 +18,14 @@ from typing import Any
 from ablations.ending import Stopped, end_with, stopped_by_signals, stops_in_one_line
 from ablations.screen import StatusLine
 from dapo_lit.config import Config
-from dapo_lit.runs.preemption import SIGNALS, stop_signals
+from dapo_lit.runs.preemption import NOTICES, SIGNALS, end_after, stop_signals
 
 FORK = multiprocessing.get_context("fork")
 PASSED_ON = (*SIGNALS, signal.SIGINT)
 """Signals that the cells get from the parent. They share its process group, so that what a terminal or a scheduler does
 to the group reaches them too: SIGINT comes twice then, and counts once."""
 FAILED_SILENTLY = 1
-STOPPED = {Stopped(number).exit_code for number in PASSED_ON}
+STOPPED = {*(Stopped(number).exit_code for number in PASSED_ON), *(-number for number in NOTICES)}
 """Exit codes of a cell that a signal ended."""
 
 
@@ -96,7 +96,7 @@ def run_cells(
             f"stopped by {stopped}; the cells kept their checkpoints, and the same command continues", file=sys.stderr
         )
         # 0 unless a person stopped it, as of a single run that was asked to stop and has saved itself.
-        raise SystemExit(stopped.exit_code if stopped.number == signal.SIGINT else 0)
+        raise SystemExit(stopped.exit_code) if stopped.number == signal.SIGINT else end_after(stopped.number)
     return code
 
 

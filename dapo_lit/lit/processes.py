@@ -89,6 +89,18 @@ def place_from_outside() -> Place | None:
     return None
 
 
+def check_address() -> None:
+    """Raises ConfigError: this machine cannot find the one of the first rank, for which torch would look for hours."""
+    name = os.environ["MASTER_ADDR"]
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError as error:
+        raise ConfigError(
+            f"MASTER_ADDR={name}, the machine of the first rank, is not known to this one ({error.strerror}): set "
+            "MASTER_ADDR to a name or address that every machine of the run knows"
+        ) from None
+
+
 STARTED = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", STARTED_BY)
 """Environment variables that `start_others` sets."""
 
@@ -151,6 +163,7 @@ def _in_group(place: Place, settings: Trainer, watch: RankWatch, children: Seque
     """Makes the process group, and takes it down together; if this rank fails, the processes it started are ended."""
     on_gpu = uses_gpu(settings)
     timeout = timedelta(minutes=settings.timeout_min)
+    check_address()
     try:
         if on_gpu:
             torch.cuda.set_device(place.local_rank)

@@ -1,20 +1,25 @@
 """Stops a run on SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 or Ctrl-C, and puts its job back into SLURM's queue.
 
-SLURM sends SIGTERM at a preemption and the signal of `--signal` before the time limit. submitit asks for SIGUSR2 and
-has its own handler that requeues the job; it is called once the checkpoint is written.
+SLURM sends SIGTERM at a preemption, and requeues the job itself. The signal of `--signal` before the time limit is a
+notice: the command requeues its job, once, when everything that it runs has saved itself (`requeued_after_notice`),
+because SLURM ends the processes of a job that is requeued. submitit asks for SIGUSR2 and has its own handler that
+requeues the job; it is called once the checkpoint is written.
 """
 
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from ablations.ending import Stopped
 from dapo_lit.log import log
 
-SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+NOTICES = (signal.SIGUSR1, signal.SIGUSR2)
+SIGNALS = (signal.SIGTERM, signal.SIGHUP, *NOTICES)
 ONE_PRESS_S = 1.0
 """A Ctrl-C comes twice where a terminal sends it to all its processes and the one that started this passes it on."""
 
@@ -77,10 +82,49 @@ class StopSignal:
         if self.number not in (signal.SIGTERM, signal.SIGHUP) and callable(before) and _is_submitits(before):
             before(self.number, None)
 
-    @property
-    def wants_requeue(self) -> bool:
-        """The time limit is near, and the job must requeue itself; after a preemption SLURM does."""
-        return self.number in (signal.SIGUSR1, signal.SIGUSR2) and "SLURM_JOB_ID" in os.environ
+
+class EndedByNoticeError(SystemExit):
+    """A command has saved itself because the time limit of its SLURM job is near; the exit code is 0."""
+
+
+def end_after(number: int | None) -> SystemExit:
+    """What ends a process that a signal stopped and that has saved itself."""
+    return EndedByNoticeError(0) if number in NOTICES and "SLURM_JOB_ID" in os.environ else SystemExit(0)
+
+
+@contextmanager
+def requeued_after_notice() -> Iterator[None]:
+    """Around a command: a notice puts its SLURM job back into the queue, when what runs within has saved itself, or at
+    once while there are no steps to save, as when weights are read. A training replaces the handlers for its steps.
+
+    Before the first step it does so once: the notice of the next start comes as early, and would for ever.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if int(os.environ.get("SLURM_RESTART_COUNT", "0")) == 0:
+            requeue()
+        else:
+            log.warning(
+                "SLURM's notice came before the first step of a restarted job, which is not requeued again: it needs a "
+                "longer --time, or a --signal that comes later"
+            )
+        raise Stopped(number)
+
+    for number in NOTICES if "SLURM_JOB_ID" in os.environ else ():
+        if signal.getsignal(number) is signal.SIG_DFL:  # not submitit's
+            signal.signal(number, stop)
+    try:
+        yield
+    except EndedByNoticeError:
+        requeue()
+        raise
+
+
+def name_rank_of_srun() -> None:
+    """Gives a process that srun has started with others its rank, as torchrun does: before they have joined, the first
+    of them speaks for all."""
+    if int(os.environ.get("SLURM_NTASKS", "1")) > 1 and "SLURM_PROCID" in os.environ:
+        os.environ.setdefault("RANK", os.environ["SLURM_PROCID"])
 
 
 def _is_submitits(handler: Callable[..., Any]) -> bool:
@@ -95,8 +139,12 @@ def requeue_command() -> list[str]:
 
 
 def requeue() -> None:
-    """Puts the job into SLURM's queue again; the run then continues with resume=auto."""
+    """Puts the job into SLURM's queue again, where this is its first process; it then continues with resume=auto."""
+    if os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) != "0":
+        return
     try:
         subprocess.run(requeue_command(), capture_output=True, encoding="utf-8", timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         log.warning(f"the job could not be requeued: {getattr(error, 'stderr', None) or error}")
+    else:
+        print("the job is in SLURM's queue again", flush=True)

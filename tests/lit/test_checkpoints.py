@@ -19,7 +19,7 @@ from ablations.files.manifest import sum_of
 from dapo_lit.lit.callbacks import Recorder
 from dapo_lit.lit.processes import RunStart, StartPoint
 from dapo_lit.runs.checkpoint_files import REMOVED, complete, damage_reason, newest_good, write_checkpoint
-from dapo_lit.runs.preemption import SIGNALS, StopSignal, requeue_command
+from dapo_lit.runs.preemption import SIGNALS, EndedByNoticeError, StopSignal, end_after, requeue_command
 from dapo_lit.runs.run_folder import RunFolder
 from dapo_lit.train import train
 
@@ -134,17 +134,17 @@ def test_slurms_signal_saves_and_ends_the_run_as_preempted(tmp_path, compose, mo
 
 
 def test_a_job_of_slurm_goes_back_into_the_queue_and_a_preempted_one_is_left_to_slurm(monkeypatch):
-    stop = StopSignal()
-    stop.number = signal.SIGUSR1
-    assert not stop.wants_requeue  # not under SLURM
+    def requeues(number: int) -> bool:
+        return isinstance(end_after(number), EndedByNoticeError)
+
+    assert not requeues(signal.SIGUSR1)  # not under SLURM
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert stop.wants_requeue
+    assert requeues(signal.SIGUSR1)
+    assert not requeues(signal.SIGTERM)
     assert requeue_command() == ["scontrol", "requeue", "7"]
     monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "5")
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
     assert requeue_command() == ["scontrol", "requeue", "5_3"]
-    stop.number = signal.SIGTERM
-    assert not stop.wants_requeue
 
 
 def test_the_handler_of_submitit_is_called_once_the_checkpoint_is_there():

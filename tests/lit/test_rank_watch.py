@@ -210,3 +210,12 @@ def test_the_limit_on_open_files_is_raised_for_the_groups_or_the_run_is_refused_
     large = compose("trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=1000")
     with pytest.raises(UserError, match="open files"), joined(large.trainer):
         pass  # refused before a process is started
+
+
+def test_a_first_rank_whose_machine_is_not_known_is_named_and_not_looked_for(monkeypatch, compose):
+    place = {"MASTER_ADDR": "first.invalid", "MASTER_PORT": "1", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    two = compose("trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=2", "trainer.sharding.dtype=null")
+    with pytest.raises(UserError, match=r"MASTER_ADDR=first\.invalid"), joined(two.trainer):
+        pass
