@@ -26,11 +26,17 @@ class Stopped(KeyboardInterrupt):
 
     >>> str(Stopped(signal.SIGINT)), Stopped(signal.SIGTERM).exit_code
     ('Ctrl-C', 143)
+    >>> import pickle
+    >>> pickle.loads(pickle.dumps(Stopped(signal.SIGTERM))).exit_code
+    143
     """
 
     def __init__(self, number: int) -> None:
         super().__init__("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
         self.number = number
+
+    def __reduce__(self) -> tuple[type["Stopped"], tuple[int]]:
+        return Stopped, (self.number,)  # ranks tell each other what has ended them
 
     @property
     def exit_code(self) -> int:

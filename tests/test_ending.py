@@ -20,6 +20,7 @@ from command_line import SMALL, Command
 from ablations.files.metrics_file import last_step
 from dapo_lit.build.components import RunComponents
 from dapo_lit.runs.checkpoint_files import complete
+from dapo_lit.runs.preemption import STARTS
 
 REWARD = """
 import time
@@ -204,7 +205,7 @@ def test_slurms_notice_puts_the_job_back_into_the_queue_once_and_when_every_cell
     assert ended.returncode == (0 if saved else 128 + signal.SIGUSR1)
 
 
-@pytest.mark.parametrize(("restarts", "requeues"), [(0, True), (1, False)])
+@pytest.mark.parametrize(("restarts", "requeues"), [(0, True), (STARTS, False)])
 def test_a_job_that_never_gets_to_its_first_step_does_not_go_round_for_ever(restarts, requeues):
     ended = python(
         "from dapo_lit.runs import preemption\npreemption.requeue = lambda: print('requeued')\n"

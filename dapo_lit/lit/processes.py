@@ -171,7 +171,10 @@ def _in_group(place: Place, settings: Trainer, watch: RankWatch, children: Seque
         # Objects are exchanged on the CPU, those of a sharded checkpoint over this group.
         backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
-        watch.joined(store)
+        # torchrun starts ranks again with the store that they had, and what it knows of those before.
+        start = [os.urandom(8).hex()]
+        dist.broadcast_object_list(start, device=torch.device("cpu"))
+        watch.joined(dist.PrefixStore(start[0], store))
         group = dist.new_group(backend="gloo", timeout=timeout) if on_gpu else None
         sampling = dist.new_group(backend="gloo", timeout=timeout)
         with lost_rank_named(watch.lost):

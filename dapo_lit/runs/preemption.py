@@ -20,6 +20,7 @@ from dapo_lit.log import log
 
 NOTICES = (signal.SIGUSR1, signal.SIGUSR2)
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, *NOTICES)
+STARTS = 3
 ONE_PRESS_S = 1.0
 """A Ctrl-C comes twice where a terminal sends it to all its processes and the one that started this passes it on."""
 
@@ -97,16 +98,16 @@ def requeued_after_notice() -> Iterator[None]:
     """Around a command: a notice puts its SLURM job back into the queue, when what runs within has saved itself, or at
     once while there are no steps to save, as when weights are read. A training replaces the handlers for its steps.
 
-    Before the first step it does so once: the notice of the next start comes as early, and would for ever.
+    Before the first step it does so in the first STARTS only: the notice of each comes as early, and would for ever.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if int(os.environ.get("SLURM_RESTART_COUNT", "0")) == 0:
+        if int(os.environ.get("SLURM_RESTART_COUNT", "0")) < STARTS:
             requeue()
         else:
             log.warning(
-                "SLURM's notice came before the first step of a restarted job, which is not requeued again: it needs a "
-                "longer --time, or a --signal that comes later"
+                f"SLURM's notice came before the first step of a job that was started {STARTS} times before; it is not "
+                "requeued again: it needs a longer --time, or a --signal that comes later"
             )
         raise Stopped(number)
 

@@ -219,3 +219,19 @@ def test_a_first_rank_whose_machine_is_not_known_is_named_and_not_looked_for(mon
     two = compose("trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=2", "trainer.sharding.dtype=null")
     with pytest.raises(UserError, match=r"MASTER_ADDR=first\.invalid"), joined(two.trainer):
         pass
+
+
+def test_ranks_that_torchrun_starts_again_do_not_read_the_fate_of_those_before(ends, monkeypatch, compose):
+    """Its agent keeps the store over `--max-restarts`."""
+    [store] = stores(1)
+    store.set("lost", "rank 1 has ended")
+    place = {
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1",
+    }  # fmt: skip
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    one = compose("trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=1", "trainer.sharding.dtype=null")
+    with joined(one.trainer):
+        Event().wait(0.5)
+    assert not ends
