@@ -26,6 +26,7 @@ import on_gpu
 import planned
 import pooled
 import predictions
+import price
 import provenance
 import published
 import rule
@@ -75,6 +76,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "interaction": pooled.interaction,
     "tokens_described": curves.described,
     "along_tokens": curves.along_tokens,
+    "price_of_sampling": price.table,
     "forms": forms.table,
     "form_rows": forms.rows,
     "responses": forms.responses,
@@ -134,6 +136,7 @@ FILES: dict[Path, Callable[[], str]] = {
     UNCOUNTED: lambda: json.dumps(uncounted(), indent=1) + "\n",
     effects.FIGURE: effects.figure,
     curves.FIGURE: curves.figure,
+    price.FIGURE: price.figure,
     rules_tried.FIGURE: rules_tried.figure,
     key_use.VARIED: key_use.counted,
 }

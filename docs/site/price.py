@@ -63,7 +63,7 @@ def table() -> str:
     parts = complete()
     marks = [*along(next(iter(parts.values())), next(iter(SHOWN)))]
     heads = [f"{mark // 1000}k" for mark in marks]
-    lines = [f"| task | | {' | '.join(heads)} (registered) | ahead for good from |", "|---" * (3 + len(heads)) + "|"]
+    lines = [f"| task | | {' | '.join(heads)} (registered) | positive from |", "|---" * (3 + len(heads)) + "|"]
     for task, folder in parts.items():
         for name in SHOWN:
             found = along(folder, name)
