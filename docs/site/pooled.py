@@ -54,6 +54,7 @@ SETS: dict[str, tuple[Set, ...]] = {
         Set("clip_by_reuse"),
         Set("cheaper_sampling/joint", "160,000 tokens", equal_tokens=True),
         Set("mask_or_refill/joint", "320,000 tokens", equal_tokens=True),
+        Set("price_of_sampling/joint", "640,000 tokens", equal_tokens=True),
     ),
     "sums, groups of four": (
         Set("dynamic_sampling_sparse"),
@@ -70,6 +71,7 @@ SETS: dict[str, tuple[Set, ...]] = {
         Set("three_means/programs"),
         Set("cheaper_sampling/programs", "160,000 tokens", equal_tokens=True),
         Set("mask_or_refill/programs", "320,000 tokens", equal_tokens=True),
+        Set("price_of_sampling/programs", "640,000 tokens", equal_tokens=True),
     ),
     "parity": (
         Set("across_tasks/parity"),
