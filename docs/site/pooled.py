@@ -77,6 +77,7 @@ SETS: dict[str, tuple[Set, ...]] = {
         Set("across_tasks/parity"),
         Set("calibrate_parity/three_bases", "no upper clip bound", UNBOUNDED),
         Set("calibrate_parity", "no upper clip bound", UNBOUNDED),
+        Set("price_of_sampling/parity", "640,000 tokens", equal_tokens=True),
     ),
     "calculator": (
         Set("calibrate_calculator", "no upper clip bound", UNBOUNDED),
