@@ -91,9 +91,9 @@ def place_from_outside() -> Place | None:
 
 def check_address() -> None:
     """Raises ConfigError: this machine cannot find the one of the first rank, for which torch would look for hours."""
-    name = os.environ["MASTER_ADDR"]
+    name = os.environ.get("MASTER_ADDR")
     try:
-        socket.getaddrinfo(name, None)
+        socket.getaddrinfo(name, 0)  # without a name: torch says which variable is missing
     except OSError as error:
         raise ConfigError(
             f"MASTER_ADDR={name}, the machine of the first rank, is not known to this one ({error.strerror}): set "

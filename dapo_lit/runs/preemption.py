@@ -148,4 +148,4 @@ def requeue() -> None:
     except (OSError, subprocess.SubprocessError) as error:
         log.warning(f"the job could not be requeued: {getattr(error, 'stderr', None) or error}")
     else:
-        print("the job is in SLURM's queue again", flush=True)
+        log.info("the job is in SLURM's queue again")
