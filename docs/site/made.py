@@ -77,6 +77,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "tokens_described": curves.described,
     "along_tokens": curves.along_tokens,
     "price_of_sampling": price.table,
+    "price_tokens": price.spent,
     "forms": forms.table,
     "form_rows": forms.rows,
     "responses": forms.responses,

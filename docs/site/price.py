@@ -9,13 +9,12 @@ from cells import EXPERIMENTS, cells, on_accuracy, points
 from curves import MASKED, REFILLED
 from matplotlib.figure import Figure
 
-from ablations.compare.contrasts import Contrast, difference
-from ablations.compare.equal_budget import at_marks, sides
-from ablations.compare.statistics import Estimate, t_interval
+from ablations.compare.contrasts import difference
+from ablations.compare.equal_budget import at_marks
+from ablations.compare.statistics import Estimate
 from ablations.figures.style import FAINT, PETROFF6, Drawing, new_figure, title
 from ablations.read.curves import measured
 from ablations.read.outcomes import primary_metric
-from ablations.read.runs import Run
 
 STUDY = "price_of_sampling"
 FIGURE = EXPERIMENTS.parent / "docs" / "figures" / "price_of_sampling.svg"
@@ -34,28 +33,13 @@ def complete() -> dict[str, str]:
 
 @cache
 def along(folder: str, name: str) -> dict[int, Estimate]:
-    """Tokens -> a difference over base policies; the last at the end of the runs, where it was registered.
-
-    A run that is exhausted before a mark is not evaluated after it: its last accuracy stands there.
-    """
+    """Tokens -> a difference over base policies: at the marks that all runs passed, and at their end (registered)."""
     runs, contrast = cells(folder), SHOWN[name]
     config = next(iter(runs)).config
     ends = on_accuracy(folder, contrast, one_set=True).estimate
     marks = tuple(config["evaluation"]["at_tokens"])
     found = dict(at_marks(runs, contrast, primary_metric(runs), marks))
-    found |= {mark: _with_last(folder, contrast, mark) for mark in marks if mark not in found}
     return found | {config["budget"]["tokens_generated"]: ends}
-
-
-def _with_last(folder: str, contrast: Contrast, mark: int) -> Estimate:
-    runs = cells(folder)
-    key = primary_metric(runs)
-
-    def after(run: Run) -> float:
-        curve = measured(run, key, "tokens_generated")
-        return float(curve.values[min(np.searchsorted(curve.places, mark), len(curve.values) - 1)])
-
-    return t_interval(np.array([after(ours) - after(theirs) for [ours], [theirs] in sides(runs, contrast)]))
 
 
 def table() -> str:
@@ -67,8 +51,25 @@ def table() -> str:
     for task, folder in parts.items():
         for name in SHOWN:
             found = along(folder, name)
-            texts = " | ".join(points(found[mark]) for mark in marks)
+            texts = " | ".join(points(found[mark]) if mark in found else "" for mark in marks)
             lines.append(f"| {task} | {name} | {texts} | {passes(folder, name)} |")
+    return "\n".join(lines)
+
+
+def spent() -> str:
+    """Markdown: tokens that an arm's runs had generated when they were evaluated for a mark, and at their end."""
+    parts = complete()
+    arms = dict(zip(("refilled", "masked", "off"), (*AGAINST_MASKED.weights, *list(REFILLED.weights)[1:]), strict=True))
+    config = next(iter(cells(next(iter(parts.values()))))).config
+    marks = config["evaluation"]["at_tokens"]
+    lines = [f"| task | | {' | '.join(f'{mark // 1000}k' for mark in marks)} | end |", "|---" * (3 + len(marks)) + "|"]
+    for task, folder in parts.items():
+        for words, arm in arms.items():
+            runs = cells(folder)
+            places = [measured(run, primary_metric(runs), "tokens_generated").places for run in runs.of(arm)]
+            at = [np.mean([place[place >= mark][0] for place in places]) for mark in marks]
+            texts = [f"{tokens / 1000:.0f}k" for tokens in (*at, np.mean([place[-1] for place in places]))]
+            lines.append(f"| {task} | {words} | {' | '.join(texts)} |")
     return "\n".join(lines)
 
 
