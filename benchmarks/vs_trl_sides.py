@@ -67,14 +67,16 @@ class Gate:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.began = 0.0
+        self.began = self.began_wall = 0.0
 
     def wait(self) -> None:
         self.connection.recv()
-        self.began = time.perf_counter()
+        self.began, self.began_wall = time.perf_counter(), time.monotonic()
 
     def end(self, **found: Any) -> None:
-        self.connection.send({"seconds": time.perf_counter() - self.began} | found)
+        """Sends the seconds of the chosen clock (--clock) and of the wall's."""
+        took = {"seconds": time.perf_counter() - self.began, "wall_seconds": time.monotonic() - self.began_wall}
+        self.connection.send(took | found)
         self.wait()
 
 

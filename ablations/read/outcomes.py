@@ -103,6 +103,12 @@ def outcome(run: Run, key: str) -> float | None:
     with `final_samples` only the one that ends the run counts. None where the metric was not logged after step 0, or
     was NaN or infinite somewhere.
     """
+    if key not in run.outcomes:
+        run.outcomes[key] = _outcome(run, key)
+    return run.outcomes[key]
+
+
+def _outcome(run: Run, key: str) -> float | None:
     steps, values = run.points(key)
     values = values[steps > 0]
     count = len(values)

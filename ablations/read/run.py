@@ -131,7 +131,8 @@ class Run:
             if values is None:
                 self._points[key] = steps[:0], np.empty(0)
             else:
-                logged = ~pd.isna(values)
+                # `columns` has numbers only, and pd.isna costs more than the rest of a comparison
+                logged = ~np.isnan(values)
                 self._points[key] = (steps, values) if logged.all() else (steps[logged], values[logged])
         return self._points[key]
 
@@ -151,6 +152,11 @@ class Run:
 
     @cached_property
     def _series(self) -> dict[str, pd.Series]:
+        return {}
+
+    @cached_property
+    def outcomes(self) -> dict[str, float | None]:
+        """Of the metrics that comparisons have asked for; `read.outcomes.outcome` fills it."""
         return {}
 
     @cached_property

@@ -35,6 +35,11 @@ def stages_add_up(found: dict, stages: tuple[str, ...], per_million: int) -> flo
     return per_million * sum(found["seconds_per_million"][stage] for stage in stages)
 
 
+def passes_over(parts: dict) -> float:
+    """Products of the updates over those of sampling."""
+    return parts["updates"]["work"]["products"] / parts["sampling"]["work"]["products"]
+
+
 # name: what its record must say
 HOLDS = {
     "head": lambda r: all(
@@ -48,7 +53,9 @@ HOLDS = {
     "sampler": lambda r: [(w["workload"], w["failed"]) for w in r] == [("fixed", {}), ("eos", {})],
     # a * s + b * s^2 with a = 3 (4 * 96^2 + 3 * 96 * 256) + 64 * 96, b = 3 * 96
     "growth": lambda r: all(r["0.3M"][str(s)]["multiply_adds"] == s * 337_920 + s**2 * 288 for s in (64, 256)),
-    "step_limit": lambda r: all(0 < sum(s["seconds"].values()) < s["wall_s"] for s in r["chain_sum"]),
+    "step_limit": lambda r: all(0 < sum(s["seconds"].values()) < s["wall_s"] for s in r["chain_sum"])
+    # of two updates the first scores its own completions: three passes, and half of one for scoring
+    and passes_over(r["parts"]["chain_sum"]) == 3.5,
     "mismatch": lambda r: 0 < r["torch, float32"]["kl"] < 1e-9 < r["torch, bfloat16"]["kl"],
 }  # fmt: skip
 
@@ -62,18 +69,20 @@ class Scripted:
     """A side's process whose answers are listed: seconds of a step, or what ends it; `alive` counts them."""
 
     alive = 0
-    answers: dict[int, list[float | BaseException]]
+    answers: dict[int | str, list[float | BaseException]]
 
     def __init__(self, main, work):
         Scripted.alive += 1
         assert Scripted.alive == 1
-        self.side = work.options.get("per_device_train_batch_size", 0)
+        self.batch = work.options.get("per_device_train_batch_size", 0)
+        self.side = work.options.get("algorithm.old_logprobs", self.batch)
 
     def ask(self, message):
         answer = self.answers[self.side].pop(0)
         if isinstance(answer, BaseException):
             raise answer
-        return {"seconds": answer, "tokens": 200 if self.side else 100, "generated": 50, "peak_bytes": 10**9}
+        times = {"seconds": answer, "wall_seconds": 2 * answer if self.batch else answer}
+        return times | {"tokens": 200 if self.batch else 100, "generated": 50, "peak_bytes": 10**9}
 
     def close(self):
         Scripted.alive -= 1
@@ -86,7 +95,7 @@ def test_speeds_are_compared_with_the_peers_best_setting_in_the_same_turn_and_wr
     monkeypatch.syspath_prepend(str(FOLDER))
     script = importlib.import_module("vs_trl")
     monkeypatch.setattr(script, "Child", Scripted)
-    answers = {0: [1, 2, 2], 8: [4], 16: [2, 6, RuntimeError("killed for memory")]}
+    answers = {0: [1, 2, 2], "rollout": [1, 1, 1], 8: [4], 16: [2, 6, RuntimeError("killed for memory")]}
     monkeypatch.setattr(Scripted, "answers", answers, raising=False)
     monkeypatch.setattr(sys, "argv", ["vs_trl", "--out", str(tmp_path)])
     report = script.Report(script.parsed())
@@ -98,7 +107,7 @@ def test_speeds_are_compared_with_the_peers_best_setting_in_the_same_turn_and_wr
     found = json.loads((tmp_path / "vs_trl.json").read_text())["results"]["tiny"]
     assert len(found["turns"]["TRL, float32, batch 16"]) == 1
     assert found["failed"] == {"TRL, float32, batch 16": "killed for memory"}
-    assert "3.00 (3.00 to 3.00)" in (tmp_path / "vs_trl.md").read_text()
+    assert "| 3.00 (3.00 to 3.00) | 6.00 (6.00 to 6.00) |" in (tmp_path / "vs_trl.md").read_text()
 
 
 def test_the_first_commands_are_timed_as_makefile_and_readme_have_them(monkeypatch, cache, tmp_path):
