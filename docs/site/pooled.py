@@ -82,6 +82,7 @@ SETS: dict[str, tuple[Set, ...]] = {
     "calculator": (
         Set("calibrate_calculator", "no upper clip bound", UNBOUNDED),
         Set("whose_penalty/calculator"),
+        Set("price_of_sampling/calculator", "640,000 tokens", equal_tokens=True),
     ),
     "sums, batches reused": (Set("clip_dose_discovery"),),
     "sums, a limit that cuts": (Set("fork_validation/tight_limit_runs"),),
