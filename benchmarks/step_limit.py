@@ -103,16 +103,21 @@ def needed(module: DAPOModule, groups: Iterable[Group]) -> dict[str, float]:
     return found
 
 
-def generation(module: DAPOModule, batch: RolloutStep) -> dict[str, tuple[float, float]]:
+def cache_bytes(module: DAPOModule, batch: RolloutStep) -> float:
+    """Keys and values that are read while the tokens are sampled: those of all tokens before each."""
     config = module.policy.config
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     kv_bytes = 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim * module.policy.dtype.itemsize
-    moved = sum(
+    return sum(
         kv_bytes * (completion.num_tokens * len(group.prompt_ids) + completion.num_tokens**2 / 2)
         for group in batch.collected.generated
         for completion in group.completions
     )
-    return {"generate": (sum(needed(module, batch.collected.generated).values()), moved)}
+
+
+def generation(module: DAPOModule, batch: RolloutStep) -> dict[str, tuple[float, float]]:
+    work = sum(needed(module, batch.collected.generated).values())
+    return {"generate": (work, cache_bytes(module, batch))}
 
 
 def passes(module: DAPOModule, batch: RolloutStep) -> tuple[float, int]:
@@ -148,7 +153,7 @@ def part_of(kernel: str) -> str:
 
 
 class Parts(Callback):
-    """Profiles the last step of a run; `found` has seconds and multiply-adds by part, of sampling and of updates."""
+    """Profiles the last step of a run; `found`: seconds, and multiply-adds and bytes, by part of sampling and updates."""
 
     def __init__(self, last: int) -> None:
         self.last, self.found = last, dict[str, dict[str, dict[str, float]]]()
@@ -159,7 +164,9 @@ class Parts(Callback):
 
     def on_train_batch_start(self, trainer: Any, module: DAPOModule, batch: RolloutStep, i: int) -> None:
         if i == self.last:
-            self._end("sampling", needed(module, batch.collected.generated))
+            forward = needed(module, batch.collected.generated)
+            moved = {"products": 0.0, "attention": cache_bytes(module, batch)}
+            self._end("sampling", {part: (products, moved[part]) for part, products in forward.items()})
             self._begin()
 
     def on_train_batch_end(self, trainer: Any, module: DAPOModule, outputs: Any, batch: RolloutStep, i: int) -> None:
@@ -168,13 +175,13 @@ class Parts(Callback):
         if i == self.last:
             times = 3 + passes(module, batch)[0]
             forward = needed(module, batch.collected.accepted)
-            self._end("updates", {part: times * products for part, products in forward.items()})
+            self._end("updates", {part: (times * products, 0.0) for part, products in forward.items()})
 
     def _begin(self) -> None:
         self.profile, self.began = profile(activities=[ProfilerActivity.CPU]), time.perf_counter()
         self.profile.__enter__()
 
-    def _end(self, phase: str, work: Mapping[str, float]) -> None:
+    def _end(self, phase: str, work: Mapping[str, tuple[float, float]]) -> None:
         wall = time.perf_counter() - self.began
         self.profile.__exit__(None, None, None)
         took = dict.fromkeys(PARTS, 0.0)
@@ -197,13 +204,14 @@ def run(work: Work, steps: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     return floors.steps[:steps], parts.found
 
 
-def parts_table(label: str, parts: dict[str, Any], products: float) -> list[list[str]]:
-    """Rows of the profiled step; a floor where products are counted."""
+def parts_table(label: str, parts: dict[str, Any], products: float, copies: float) -> list[list[str]]:
+    """Rows of the profiled step; a floor where multiply-adds are counted."""
     rows = []
     for phase, found in parts.items():
         wall = sum(found["seconds"].values())
         for part, took in found["seconds"].items():
-            floor = found["work"].get(part, 0.0) / products
+            work, moved = found["work"].get(part, (0.0, 0.0))
+            floor = work / products + moved / copies
             ratio = [f"{floor * 1e3:,.1f}", f"{floor / took:.2f}"] if floor and took else ["", ""]
             rows.append([f"{label}, {phase}: {part}", f"{took * 1e3:,.1f}", f"{took / wall:.1%}", *ratio])
     return rows
@@ -251,7 +259,7 @@ def main() -> None:
         steps, parts = run(Work(small if args.tiny else overrides[label], args.threads), args.steps + 1)
         results[label], results["parts"][label] = steps[1:], parts
         rows += table(label, steps[1:], products, copies)
-        of_parts += parts_table(label, parts, products)
+        of_parts += parts_table(label, parts, products, copies)
     text = markdown(["", "ms", "share of the step", "floor, ms", "floor / measured"], rows)
     text += "\n\n" + markdown(["", "ms", "share", "floor, ms", "floor / measured"], of_parts)
     text += f"\n\nMatrix products {2 * products / 1e9:.0f} GFLOP/s, copies {copies / 1e9:.1f} GB/s (read and written)."

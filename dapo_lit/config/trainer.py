@@ -30,9 +30,9 @@ class Trainer(Section):
     micro_batch_tokens: PositiveInt | Literal["auto"]
     """Tokens per forward and backward pass; sequences are packed without padding. auto: on a GPU the most that its free
     memory holds by the simulation of `plan`, on a CPU 4,096."""
-    shared_prompt: Literal["auto", "prefixes"] | bool
+    shared_prompt: Literal["auto", "prefixes", "branches"] | bool
     """Compute a group's prompt once for all its completions (same gradient); auto: if it saves 15 % of the tokens;
-    prefixes: whatever tokens its completions begin with, too."""
+    prefixes: whatever tokens its completions begin with, too; branches: and their attention (on a GPU as prefixes)."""
     fp32_head: Annotated[bool, SCIENCE]
     """Compute log-probs with a float32 copy of the head if the policy has a narrower dtype."""
     checkpoint_every: Annotated[PositiveInt, BOOKKEEPING]

@@ -30,6 +30,14 @@ from dapo_lit.kernels import exclude_cudnn_attention, is_on_gpu
 NAME = "dapo_packed"
 SIMILAR = 1.25
 """The longest sequence of a bucket is at most this many times as long as the shortest."""
+BRANCH_BELOW = 0.75
+"""A segment is a branch where its own tokens are at most this share of its sequence: above, a causal pass over the
+whole sequence is as fast as one with a mask."""
+NOWHERE = np.empty(0, np.int64)
+BRANCH_MASK = 1 << 22
+"""Most places of a branch's mask, queries x keys."""
+BRANCH_PADDING = 1 << 12
+"""Most places of padding in a batch of branches: a few more take less time than one more call."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,25 @@ class Bucket:
 
     num_sequences: int
     width: int
+
+
+@dataclass(eq=False)
+class Branches:
+    """Segments of similar lengths: their own tokens are the queries, their whole sequences the keys."""
+
+    num_segments: int
+    queries: int
+    """Own tokens of the longest; padding repeats a segment's last one."""
+    keys: int
+    """Tokens of the longest sequence; padding repeats its last one."""
+    places: Int64[Tensor, "segments queries"]
+    """Of each query in its sequence."""
+
+    def seen(self, window: int | None) -> Bool[Tensor, "segments 1 queries keys"]:
+        """True where a query sees a key; padded keys are behind the last query."""
+        distance = self.places[:, :, None] - torch.arange(self.keys, device=self.places.device)
+        seen = distance >= 0
+        return (seen if window is None else seen & (distance < window))[:, None]
 
 
 # Not frozen: torch 2.11 rebuilds a frozen dataclass field by field where compiled code hands it to the attention, and
@@ -57,6 +84,11 @@ class Layout:
     restore: Int64[Tensor, "T"]
     """Place of each packed token in the buckets; shared tokens are taken from one of their sequences."""
     buckets: tuple[Bucket, ...]
+    branches: tuple[Branches, ...]
+    """Segments whose sequences are in no bucket; `restore` has their queries after the places of the buckets."""
+    branch_queries: Int64[Tensor, "branch_places"]
+    """Index of the packed token at each query of the branches."""
+    branch_keys: Int64[Tensor, "branch_keys"]
     cumulative_queries: Int32[Tensor, "segments_plus_1"]
     """Index of each segment's first token, and T."""
     longest_query: int
@@ -71,12 +103,16 @@ def layout(
     prompts: Sequence[int] | None = None,
     continued: Sequence[int] | None = None,
     device: torch.device | str = "cpu",
+    *,
+    branches: bool = False,
 ) -> Layout:
     """The layout of consecutive segments.
 
     lengths: tokens of each segment, at least 1.
     prompts: for each segment the earlier segment whose sequence it continues, or -1. None: all -1.
     continued: for each segment how many tokens of that sequence precede it. None: all of them.
+    branches: where attention goes over buckets, queries of shared tokens are computed once, and not once for each
+        sequence that they are in.
 
     >>> layout([2, 3]).positions.tolist()
     [[0, 1, 0, 1, 2]]
@@ -93,11 +129,14 @@ def layout(
     whole = np.array([len(sequence) for sequence in sequences])
     every, first = np.concatenate(sequences), whole.cumsum() - whole
     before = whole - own
+    is_branch = np.zeros(len(own), np.bool_)
+    if branches:
+        is_branch = (own <= BRANCH_BELOW * whole) & (own * whole <= BRANCH_MASK)
     # A sequence that another one continues to its end is computed with that one.
-    is_sequence = np.ones(len(own), np.bool_)
+    is_sequence = ~is_branch
     if prompts is not None:
         parents = np.array(prompts)
-        is_sequence[parents[(parents >= 0) & (before == whole[parents])]] = False
+        is_sequence[parents[(parents >= 0) & (before == whole[parents]) & ~is_branch]] = False
 
     gather, buckets, restore, offset = [], [], np.empty(total, np.int64), 0
     # By length, because a bucket is padded to its longest: at 1.25 at most a fifth of it is padding.
@@ -112,6 +151,20 @@ def layout(
         buckets.append(Bucket(len(segments), width))
         offset += places.size
 
+    ends, branch_queries, branch_keys, found = own.cumsum(), [], [], []
+    for segments in _alike(own, whole, is_branch.nonzero()[0]):
+        queries, keys = int(own[segments].max()), int(whole[segments].max())
+        # [segments, queries] of a segment's own tokens, the last one repeated
+        place = np.minimum(np.arange(queries), own[segments, None] - 1)
+        tokens = ends[segments, None] - own[segments, None] + place
+        restore[tokens] = offset + np.arange(tokens.size).reshape(tokens.shape) - (np.arange(queries) - place)
+        branch_queries.append(tokens.ravel())
+        branch_keys.append(
+            every[first[segments, None] + np.minimum(np.arange(keys), whole[segments, None] - 1)].ravel()
+        )
+        found.append((queries, keys, before[segments, None] + place))
+        offset += tokens.size
+
     def placed(values: np.ndarray) -> Tensor:
         return torch.from_numpy(values).to(device, non_blocking=True)
 
@@ -121,6 +174,9 @@ def layout(
         gather=placed(np.concatenate(gather)),
         restore=placed(restore),
         buckets=tuple(buckets),
+        branches=tuple(Branches(len(places), q, k, placed(places)) for q, k, places in found),
+        branch_queries=placed(np.concatenate([NOWHERE, *branch_queries])),
+        branch_keys=placed(np.concatenate([NOWHERE, *branch_keys])),
         cumulative_queries=placed(_cumulative(own)),
         # The kernel wants them as numbers, so they must be known without asking the device.
         longest_query=int(own.max()),
@@ -158,6 +214,18 @@ def _similar(lengths: np.ndarray, chosen: np.ndarray) -> list[np.ndarray]:
             batches.append(order[start:place])
             start = place
     return [*batches, order[start:]]
+
+
+def _alike(own: np.ndarray, whole: np.ndarray, chosen: np.ndarray) -> list[np.ndarray]:
+    """The `chosen` indices in batches, each as large as BRANCH_PADDING allows; those with most own tokens first."""
+    order = chosen[np.lexsort((-whole[chosen], -own[chosen]))]
+    batches, start, keys, needed = [], 0, 0, 0
+    for place, (queries, length) in enumerate(zip(own[order].tolist(), whole[order].tolist(), strict=True)):
+        keys, needed = max(keys, length), needed + queries * length
+        if (place + 1 - start) * int(own[order[start]]) * keys - needed > BRANCH_PADDING:
+            batches.append(order[start:place])
+            start, keys, needed = place, length, queries * length
+    return [*batches, order[start:]] if len(order) else []
 
 
 def packed_hidden(model: PreTrainedModel, input_ids: Int64[Tensor, "T"], packed: Layout) -> Float[Tensor, "T H"]:
@@ -265,7 +333,7 @@ def _bucketed(
     window: int | None,
     softcap: float | None,
 ) -> Float[Tensor, "T heads D"]:
-    """One attention call a bucket."""
+    """One attention call a bucket, and one for branches of similar lengths."""
     # Padding repeats a real token: finite, and hidden by the causal mask.
     gathered = [x.index_select(0, packed.gather) for x in (query, key, value)]
     sizes = [bucket.num_sequences * bucket.width for bucket in packed.buckets]
@@ -280,19 +348,28 @@ def _bucketed(
             mask = (distance >= 0) & (distance < window)
         # Padding is at the end, so causal attention hides it from every token of the sequence.
         outputs.append(_attend(q, k, v, mask, scaling, softcap).transpose(1, 2).flatten(0, 1))
+    if packed.branches:
+        queries = query.index_select(0, packed.branch_queries).split(
+            [b.num_segments * b.queries for b in packed.branches]
+        )
+        widths = [branch.num_segments * branch.keys for branch in packed.branches]
+        keys, values = (x.index_select(0, packed.branch_keys).split(widths) for x in (key, value))
+        for branch, *parts in zip(packed.branches, queries, keys, values, strict=True):
+            q, k, v = (x.view(branch.num_segments, -1, *x.shape[1:]).transpose(1, 2) for x in parts)
+            outputs.append(_attend(q, k, v, branch.seen(window), scaling, softcap).transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs).index_select(0, packed.restore)
 
 
 def _attend(
     query: Float[Tensor, "rows heads width D"],
-    key: Float[Tensor, "rows key_heads width D"],
-    value: Float[Tensor, "rows key_heads width D"],
+    key: Float[Tensor, "rows key_heads keys D"],
+    value: Float[Tensor, "rows key_heads keys D"],
     mask: Bool[Tensor, "..."] | None,
     scaling: float | None,
     softcap: float | None,
 ) -> Float[Tensor, "rows heads width D"]:
-    """mask: True where a query sees a key; None: causal. With a soft cap the scores [B, heads, W, W] exist, because the
-    fused kernels know no cap.
+    """mask: True where a query sees a key; None: causal, with as many keys as queries. With a soft cap the scores
+    [B, heads, W, keys] exist, because the fused kernels know no cap.
     """
     repeats = query.shape[1] // key.shape[1]
     if softcap is None:

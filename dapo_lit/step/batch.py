@@ -24,6 +24,9 @@ from dapo_lit.policy.attention import Layout, layout, paths
 from dapo_lit.rollout.records import CollectedStep, Completion, Group
 from dapo_lit.step.balance import first_fit
 
+Shared = Literal["prefixes", "branches"]
+"""What completions of a group share in a forward pass beyond their prompt; see trainer.shared_prompt."""
+
 
 @dataclass
 class MicroBatch:
@@ -48,11 +51,14 @@ class MicroBatch:
     """Their positions in the batch's [N] tensors."""
     completions: Int64[Tensor, "n"]
     """The completion each belongs to."""
+    branches: bool = False
+    """Where segments share tokens, attention is computed for their own only; see `layout`."""
 
     @cached_property
     def packed(self) -> Layout:
         """The layout of the segments, for the attention."""
-        return layout(self.lengths, self.prompts, self.continued, self.input_ids.device)
+        device = self.input_ids.device
+        return layout(self.lengths, self.prompts, self.continued, device, branches=self.branches)
 
     def to(self, device: torch.device) -> "MicroBatch":
         """The same with its tensors on another device."""
@@ -120,18 +126,19 @@ class TokenBatch:
         completions: Sequence[int],
         budget_tokens: int,
         *,
-        shares_prompts: bool | Literal["prefixes"] = False,
+        shares_prompts: bool | Shared = False,
     ) -> Iterator[MicroBatch]:
         """Splits `completions` into micro-batches of at most `budget_tokens` tokens, without padding.
 
         A sequence longer than the budget has a micro-batch of its own.
 
         shares_prompts: compute the prompt of a group once for all its completions in a micro-batch; "prefixes":
-            whatever tokens completions of a group begin with.
+            whatever tokens completions of a group begin with; "branches": and the attention of shared tokens, too.
         """
         units = self._units(completions, budget_tokens) if shares_prompts else [[b] for b in completions]
         for chosen in first_fit([self._num_tokens(unit) for unit in units], budget_tokens):
-            yield self._micro_batch([units[i] for i in chosen], shares_prompts == "prefixes")
+            micro = self._micro_batch([units[i] for i in chosen], shares_prompts in ("prefixes", "branches"))
+            yield replace(micro, branches=shares_prompts == "branches")
 
     def _units(self, completions: Sequence[int], budget_tokens: int) -> list[list[int]]:
         """Completions of one group, as many as the budget holds with their prompt."""

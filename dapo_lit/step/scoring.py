@@ -21,7 +21,7 @@ from dapo_lit.policy.wrap import run
 from dapo_lit.ranks import Ranks
 from dapo_lit.seeds import minibatch_seed
 from dapo_lit.step.balance import balance, balance_frac, cost_of
-from dapo_lit.step.batch import MicroBatch, TokenBatch
+from dapo_lit.step.batch import MicroBatch, Shared, TokenBatch
 from dapo_lit.step.loss import Objective, TokenData, loss_with_gradient
 
 SHARED_PROMPT_BELOW = 0.85
@@ -46,7 +46,7 @@ class PolicyForward:
     """The arithmetic of the head in the updates, like the layers, is compiled."""
     micro_batch_tokens: int
     """Most tokens in a micro-batch."""
-    shared_prompt: bool | Literal["auto", "prefixes"]
+    shared_prompt: bool | Literal["auto"] | Shared
     """A group's prompt, or all that its completions begin with, is computed once per micro-batch."""
 
     def micro_batches(self, batch: TokenBatch, completions: Sequence[int]) -> list[tuple[MicroBatch, bool]]:

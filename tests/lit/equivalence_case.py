@@ -58,6 +58,7 @@ WAYS: dict[str, tuple[int, tuple[str, ...]]] = {
 VARIANTS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "plain": ((), {}),
     "prefixes": (("trainer.shared_prompt=prefixes",), {}),
+    "branches": (("trainer.shared_prompt=branches",), {}),
     "lora": (("policy.lora={rank: 4, alpha: 32}",), {"lora_scale": 8.0}),
     "ahead": (("rollout.steps_ahead=1", "budget.steps=3", "reward.function=wiring_rewards.even"), {}),
     "three ahead": (("rollout.steps_ahead=3", "budget.steps=5", "reward.function=wiring_rewards.even"), {}),

@@ -29,7 +29,7 @@ DIAGONAL = [
     "checkpointing:plain:gspo, some tokens", "fsdp 2:ahead:dapo", "single:ahead:icepop", "single:plain:reinforce++",
     "single:plain:adamw", "single:turns and prefixes:all five", "fsdp 2:turns, corrected:critic", "single:turns:gspo",
     "single:turns:penalty by pass rate", "single:plain:microbatch",
-    "single:prefixes:parts of a user's file", "single:carried:icepop",
+    "single:branches:parts of a user's file", "single:carried:icepop",
     "fsdp 2:plain:penalty in mixed groups, entropy control",
 ]  # fmt: skip
 CORRECTED = {name for name, (_, settings) in ALGORITHMS.items() if settings.correction} | {"rollout"}

@@ -54,7 +54,7 @@ def test_the_gradient_of_a_mini_batch_is_the_same_for_any_micro_batch_size(compo
     assert step.tokens is not None
     assert step.tokens.response_lengths.unique().numel() > 3  # unequal lengths, or the test says nothing
     gradients = []
-    for budget, shares in ((10_000, False), (61, False), (61, True), (99, "prefixes")):
+    for budget, shares in ((10_000, False), (61, False), (61, True), (99, "prefixes"), (99, "branches")):
         forward = replace(module.policy_forward, micro_batch_tokens=budget, shared_prompt=shares)
         monkeypatch.setattr(module, "policy_forward", forward)
         gradients.append(gradient_of_a_mini_batch(module, step, monkeypatch))

@@ -37,7 +37,7 @@ def stages_add_up(found: dict, stages: tuple[str, ...], per_million: int) -> flo
 
 def passes_over(parts: dict) -> float:
     """Products of the updates over those of sampling."""
-    return parts["updates"]["work"]["products"] / parts["sampling"]["work"]["products"]
+    return parts["updates"]["work"]["products"][0] / parts["sampling"]["work"]["products"][0]
 
 
 # name: what its record must say

@@ -84,17 +84,38 @@ def shared_prompts() -> Packing:
     return Packing(segments, made, [*sequences, responses[4]], [0, 11, 11, 11, 0, 4, 0])
 
 
-def shared_prefixes() -> Packing:
+def shared_prefixes(branches: bool = False) -> Packing:
     """A sequence, two that leave it after 7 and 15 tokens, one that leaves the second of these after 18."""
     first, second, third, fourth = segments = tokens([20, 6, 9, 3])
     sequences = [first, torch.cat([first[:7], second]), torch.cat([first[:15], third])]
     sequences.append(torch.cat([sequences[2][:18], fourth]))
-    made = layout([20, 6, 9, 3], prompts=[-1, 0, 0, 2], continued=[0, 7, 15, 18])
+    made = layout([20, 6, 9, 3], prompts=[-1, 0, 0, 2], continued=[0, 7, 15, 18], branches=branches)
     return Packing(segments, made, sequences, [0, 7, 15, 18])
 
 
+def branches() -> Packing:
+    case = shared_prefixes(branches=True)
+    # of 6, 9 and 3 tokens in sequences of 13, 24 and 21
+    assert [(b.num_segments, b.queries, b.keys) for b in case.layout.branches] == [(3, 9, 24)]
+    return case
+
+
+def many_branches() -> Packing:
+    """Fifty sequences that leave the first after one to fifty tokens, in more than one batch; one leaves a branch."""
+    own = [1 + 37 * i % 50 for i in range(50)]
+    segments = tokens([60, *own, 9])
+    leaves = [*range(1, 51)]
+    sequences = [segments[0], *(torch.cat([segments[0][:n], s]) for n, s in zip(leaves, segments[1:-1], strict=True))]
+    parents, continued = [-1, *[0] * 50, 7], [0, *leaves, 7]
+    sequences.append(torch.cat([sequences[7][:7], segments[-1]]))
+    made = layout([len(s) for s in segments], parents, continued, branches=True)
+    assert len(made.branches) > 1
+    assert len(made.buckets) > 1  # and some that have most of their sequence to themselves
+    return Packing(segments, made, sequences, [0, *leaves, 7])
+
+
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("packing", [apart, shared_prompts, shared_prefixes])
+@pytest.mark.parametrize("packing", [apart, shared_prompts, shared_prefixes, branches, many_branches])
 def test_hidden_states_and_gradients_are_those_of_separate_sequences(name, packing):
     case, separate, model = packing(), build(FAMILIES[name]), build(FAMILIES[name])
     reference = case.states_apart(separate)

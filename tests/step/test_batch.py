@@ -59,7 +59,7 @@ def test_shared_prefixes_worked_by_hand():
 lengths = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=6)
 
 
-shared = st.sampled_from([False, True, "prefixes"])
+shared = st.sampled_from([False, True, "prefixes", "branches"])
 
 
 @given(lengths, st.integers(1, 60), shared)
@@ -85,7 +85,8 @@ def test_any_budget_covers_every_response_token_once(lengths, budget, shares):
         predicting = [made.sequences[b][i] for b, i in zip(micro.completions, place, strict=True)]
         assert micro.input_ids[micro.rows].tolist() == predicting
         assert len(micro.input_ids) == sum(micro.lengths)
-        assert micro.input_ids[micro.packed.gather[micro.packed.restore]].tolist() == micro.input_ids.tolist()
+        queries = torch.cat([micro.packed.gather, micro.packed.branch_queries])
+        assert queries[micro.packed.restore].tolist() == [*range(len(micro.input_ids))]
         assert len(micro.input_ids) <= budget or len(micro.completions.unique()) == 1
 
 
