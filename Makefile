@@ -218,6 +218,7 @@ bench-speed: $(BENCH)/.bench-ready  ## measure speed and memory against peers; r
 	$(BENCH)/bin/python benchmarks/sampler.py $(SPEED)
 	$(BENCH)/bin/python benchmarks/growth.py $(SPEED)
 	$(BENCH)/bin/python benchmarks/step_limit.py $(SPEED)
+	$(BENCH)/bin/python benchmarks/updates.py --work tiny smollm2 --clock processor $(SPEED)
 
 # PART=a ... h, or several, or campaign, which is a loan of fifteen minutes in two calls; DRY=1 at a size of seconds on a CPU. A GPU machine without a network: GPU_PYTHON=python3
 PART ?= a b c d e f g h

@@ -153,7 +153,7 @@ def part_of(kernel: str) -> str:
 
 
 class Parts(Callback):
-    """Profiles the last step of a run; `found`: seconds, and multiply-adds and bytes, by part of sampling and updates."""
+    """Profiles the last step of a run; `found`: seconds, multiply-adds and bytes by part of sampling and updates."""
 
     def __init__(self, last: int) -> None:
         self.last, self.found = last, dict[str, dict[str, dict[str, float]]]()

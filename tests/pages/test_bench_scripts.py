@@ -56,6 +56,8 @@ HOLDS = {
     "step_limit": lambda r: all(0 < sum(s["seconds"].values()) < s["wall_s"] for s in r["chain_sum"])
     # of two updates the first scores its own completions: three passes, and half of one for scoring
     and passes_over(r["parts"]["chain_sum"]) == 3.5,
+    # the same samples, as long as the weights differ by rounding only
+    "updates": lambda r: len({turns[0][0]["generated"] for turns in r["tiny"]["turns"].values()}) == 1,
     "mismatch": lambda r: 0 < r["torch, float32"]["kl"] < 1e-9 < r["torch, bfloat16"]["kl"],
 }  # fmt: skip
 
