@@ -72,7 +72,7 @@ def test_a_script_that_does_not_end_is_refused_in_one_line(text: str):
 def test_braces_cost_what_their_text_costs(text: str):
     started = time.process_time()
     assert len(braces(text)) == 1  # none of these is a list that a script could mean
-    assert time.process_time() - started < 1
+    assert time.process_time() - started < 20  # 0.1 s; a walk that starts again at each brace takes minutes
 
 
 def test_a_script_whose_brackets_do_not_close_is_refused_before_its_grammar_takes_seconds():
