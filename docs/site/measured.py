@@ -431,6 +431,7 @@ NAMED: dict[str, Callable[[], str]] = {
     "regret_saved_errors": lambda: between(_goal("standard_errors", "regret_minus_pairs"), ".1f"),
     "rate_of_trl_tiny": lambda: f"{median(rates_of_trl('tiny')):.2f} times",
     "rates_of_trl_tiny": lambda: between(rates_of_trl("tiny"), ".2f"),
+    "rate_of_trl_rollout": lambda: _spread(rates_of_trl("tiny", "dapo_lit, old_logprobs=rollout")),
     "memory_of_trl_tiny": lambda: f"{memory_of_trl('tiny'):.2f} times",
     "rate_of_trl_smollm2": lambda: f"{median(rates_of_trl('smollm2')):.2f} times",
     "rates_of_trl_smollm2": lambda: between(rates_of_trl("smollm2"), ".2f"),
