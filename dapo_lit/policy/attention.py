@@ -33,7 +33,6 @@ SIMILAR = 1.25
 BRANCH_BELOW = 0.75
 """A segment is a branch where its own tokens are at most this share of its sequence: above, a causal pass over the
 whole sequence is as fast as one with a mask."""
-NOWHERE = np.empty(0, np.int64)
 BRANCH_MASK = 1 << 22
 """Most places of a branch's mask, queries x keys."""
 BRANCH_PADDING = 1 << 12
@@ -132,7 +131,7 @@ def layout(
     is_branch = np.zeros(len(own), np.bool_)
     if branches:
         is_branch = (own <= BRANCH_BELOW * whole) & (own * whole <= BRANCH_MASK)
-    # A sequence that another one continues to its end is computed with that one.
+    # A sequence that another one continues to its end is computed with that one; a branch computes its own tokens only.
     is_sequence = ~is_branch
     if prompts is not None:
         parents = np.array(prompts)
@@ -151,7 +150,8 @@ def layout(
         buckets.append(Bucket(len(segments), width))
         offset += places.size
 
-    ends, branch_queries, branch_keys, found = own.cumsum(), [], [], []
+    ends, found = own.cumsum(), []
+    branch_queries, branch_keys = [np.empty(0, np.int64)], [np.empty(0, np.int64)]  # there may be no branch
     for segments in _alike(own, whole, is_branch.nonzero()[0]):
         queries, keys = int(own[segments].max()), int(whole[segments].max())
         # [segments, queries] of a segment's own tokens, the last one repeated
@@ -175,8 +175,8 @@ def layout(
         restore=placed(restore),
         buckets=tuple(buckets),
         branches=tuple(Branches(len(places), q, k, placed(places)) for q, k, places in found),
-        branch_queries=placed(np.concatenate([NOWHERE, *branch_queries])),
-        branch_keys=placed(np.concatenate([NOWHERE, *branch_keys])),
+        branch_queries=placed(np.concatenate(branch_queries)),
+        branch_keys=placed(np.concatenate(branch_keys)),
         cumulative_queries=placed(_cumulative(own)),
         # The kernel wants them as numbers, so they must be known without asking the device.
         longest_query=int(own.max()),
