@@ -163,7 +163,7 @@ def noise(pairs: pd.DataFrame, name: str) -> float:
 def true_share(pairs: pd.DataFrame, name: str) -> float:
     """The share of the variance of regimes' worth within tasks that is not the noise of their pairs."""
     table = kept(pairs, name)
-    return 1 - noise(pairs, name) ** 2 * float((1 / table["pairs"]).mean()) / _spread(table, name) ** 2
+    return 1 - noise(pairs, name) ** 2 * float((1 / table["pairs"]).mean()) / spread(table, name) ** 2
 
 
 def within(values: np.ndarray | pd.Series, tasks: pd.Series) -> np.ndarray:
@@ -252,7 +252,7 @@ def scores(laws: dict[str, Any], second: pd.DataFrame, draws: int = DRAWS) -> pd
                 "regimes": len(worth),
                 "law": f"{law.slope:+.1f} x {law.predictor}" if law.predictor else "the mean of the task",
                 "mean": worth.mean(),
-                "spread within tasks": _spread(table, name),
+                "spread within tasks": spread(table, name),
                 "skill": skill(law, means, worth, table),
                 "p": p_value(law, worth, table, rng, draws),
                 "gain of following it": followed(law, worth, table).mean(),
@@ -263,7 +263,7 @@ def scores(laws: dict[str, Any], second: pd.DataFrame, draws: int = DRAWS) -> pd
     return rows.assign(adjusted=holm(rows["p"].tolist()))
 
 
-def _spread(table: pd.DataFrame, name: str) -> float:
+def spread(table: pd.DataFrame, name: str) -> float:
     """The standard deviation of regimes' worth within tasks."""
     apart = within(table[name], table["task"])
     return float((apart @ apart / max(1, len(apart) - table["task"].nunique())) ** 0.5)
