@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -195,6 +195,24 @@ def _simulate(config: Config, sizes: dict[str, Any], layers: int, micro_batches:
     return on_gpus(simulated, size, planned) if size < planned else simulated
 
 
+class _NoQuestions:
+    """In front of a tracker. Autograd asks fake tensors for their device by way of it, which is half of all operations
+    in which it would look for memory."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
+            return FakeTensor.__torch_dispatch__(func, types, args)
+        return super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[misc]
+
+
+class _Tracker(_NoQuestions, MemTracker):
+    """Of a policy on one GPU."""
+
+
+class _ShardedTracker(_NoQuestions, FSDPMemTracker):
+    """Of a policy that FSDP shards."""
+
+
 def _prepared(model: PreTrainedModel, config: Config, mesh: DeviceMesh) -> MemTracker:
     """Shards the policy, or makes it compute in 16 bits, as training does; returns a tracker of its memory."""
     settings = config.trainer
@@ -204,12 +222,12 @@ def _prepared(model: PreTrainedModel, config: Config, mesh: DeviceMesh) -> MemTr
     if settings.strategy == "single" and config.policy.lora is None:
         narrow = dtype if dtype != model.dtype else None
         wrap_layers(model, compute_in=narrow, recomputes=recomputes)
-        tracker = MemTracker()
+        tracker = _Tracker()
         tracker.track_external(model)
         return tracker
     wrap_layers(model, recomputes=recomputes)
     shard(model, mesh, dtype=dtype, separate_head=False)
-    return FSDPMemTracker(model)
+    return _ShardedTracker(model)
 
 
 def _loss(
