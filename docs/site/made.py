@@ -33,6 +33,7 @@ import rule
 import rules_tried
 import stated
 import techniques
+import transfer
 import walked
 from cells import ROOT
 from tables import calibration
@@ -77,6 +78,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "along_tokens": curves.along_tokens,
     "price_of_sampling": price.table,
     "price_tokens": price.spent,
+    "transfer_worths": transfer.worths,
+    "transfer_predictors": transfer.predictors,
+    "transfer_tokens": transfer.tokens,
     "forms": forms.table,
     "form_rows": forms.rows,
     "responses": forms.responses,
@@ -136,6 +140,7 @@ FILES: dict[Path, Callable[[], str]] = {
     UNCOUNTED: lambda: json.dumps(uncounted(), indent=1) + "\n",
     effects.FIGURE: effects.figure,
     price.FIGURE: price.figure,
+    transfer.FIGURE: transfer.figure,
     rules_tried.FIGURE: rules_tried.figure,
     key_use.VARIED: key_use.counted,
 }

@@ -104,8 +104,8 @@ def studies_with_a_neighbour_of_dapo() -> list[str]:
     found = []
     for file in sorted(EXPERIMENTS.rglob("cells.parquet")):
         place = str(file.parent.relative_to(EXPERIMENTS)).removesuffix("/runs")
-        # Nobody looks at a study that has not ended.
-        if not {"archive", "smollm2_forks", "unfinished"} & {*Path(place).parts} and "step_0" not in place:
+        # Nobody looks at a study that has not ended. Each of transfer's regimes is another one, with a mean of its own.
+        if not {"archive", "smollm2_forks", "unfinished", "transfer"} & {*Path(place).parts} and "step_0" not in place:
             arms = [normal(arm) for arm in cells(place).arms if arm.startswith("dapo")]
             if any(
                 set(weights) <= {on for on, own in arms if own == settings}
