@@ -127,6 +127,14 @@ def value_network() -> tuple[str, str]:
     return f"{found.mean:.2f}", f"[{found.low:.2f}, {found.high:.2f}]"
 
 
+@cache
+def tokens_of_drawn() -> str:
+    """Tokens after the same steps with dynamic sampling over those without, in the first 24 regimes of transfer."""
+    law = script("transfer/law.py")
+    ratios = law.measured(law.FIRST).groupby("regime")["tokens"].mean()
+    return f"{ratios.min():.1f} to {ratios.max():.0f} times"
+
+
 def smollm2(what: str) -> str:
     """What dynamic sampling does to whole runs of SmolLM2: `points` of training accuracy, `tokens` in per cent."""
     pairs = EXPERIMENTS / "smollm2_forks" / "pairs"
@@ -192,6 +200,7 @@ def smollm2_dynamic_sampling() -> str:
 
 
 NAMED: dict[str, Callable[[], str]] = {
+    "tokens_of_drawn": tokens_of_drawn,
     "ppo_over_grpo": lambda: f"{value_network()[0]} times",
     "ppo_over_grpo_ends": lambda: value_network()[1],
     "smollm2_points": lambda: smollm2("points"),
