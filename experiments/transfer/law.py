@@ -288,10 +288,13 @@ def freeze() -> dict[str, Any]:
 
 
 def report() -> str:
-    """The scores of laws.json. Raises StudyError: it was made of other cells than those that are there."""
+    """The scores of laws.json. Raises StudyError: regimes have not run, or the laws are of other cells than are there."""
     frozen = json.loads(LAWS.read_text(encoding="utf-8"))
     if changed := [number for number, digest in manifests(FIRST).items() if frozen["manifests"].get(number) != digest]:
         raise StudyError(f"{LAWS}: made of other cells than those in {PACKED} now: regimes {', '.join(changed)}")
+    if missing := [number for number in SECOND if not (PACKED / f"{number:02}").exists()]:
+        command = f"bash experiments/transfer/run.sh {missing[0]} {missing[-1]}"
+        raise StudyError(f"{len(missing)} of the {len(SECOND)} regimes of the second half have not run: {command}")
     first, second = measured(FIRST), measured(SECOND)
     every = pd.concat([first, second], ignore_index=True)
     rows = scores(frozen["laws"], second)
