@@ -22,7 +22,7 @@
     constant FILE NAME FORMAT [FACTOR]      a literal in the code, times a factor
     marked STUDY COMPARISON TOKENS  the difference in held-out accuracy once each side has generated so many tokens
     cost STUDY COMPARISON SHOW      tokens used, or needed to the level that the control ends on
-    is NAME                         what a function of measured.py, stated.py or planned.py gives
+    is NAME                         what a function of measured.py, stated.py, planned.py or real_model.py gives
 
 FORMAT is a format of Python, `%` for percent (`%0`: whole), `,` for whole numbers, or `s` for text. A path with
 blanks is in quotes.
@@ -41,6 +41,7 @@ import measured
 import numpy as np
 import planned
 import pooled
+import real_model
 import stated
 from around import DYNAMIC, SOFT, of_several_sets
 from cells import ROOT, cells, ratio
@@ -280,7 +281,7 @@ def text(key: str, own_study: bool = False) -> str:
             factor = float(rest[3]) if len(rest) > 3 else 1
             return formatted(stated.constant(*rest[:2]) * factor, rest[2])
         case "is":
-            return (measured.NAMED | stated.NAMED | planned.NAMED)[rest[0]]()
+            return (measured.NAMED | stated.NAMED | planned.NAMED | real_model.NAMED)[rest[0]]()
     raise SystemExit(f"<!-- n: {key} -->: not one of the kinds that inline.py lists")
 
 

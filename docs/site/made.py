@@ -29,6 +29,7 @@ import predictions
 import price
 import provenance
 import published
+import real_model
 import rule
 import rules_tried
 import stated
@@ -78,6 +79,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "along_tokens": curves.along_tokens,
     "price_of_sampling": price.table,
     "price_tokens": price.spent,
+    "sampling_smollm2": real_model.along,
     "transfer_worths": transfer.worths,
     "transfer_predictors": transfer.predictors,
     "transfer_tokens": transfer.tokens,

@@ -90,7 +90,10 @@ SETS: dict[str, tuple[Set, ...]] = {
     "sums, rare long answers": (Set("emergence_token_level_loss_chain_sum_rare"),),
     "sums, in a page": (Set("calibrate_browser"),),
     "sums, a second try": (Set("calibrate_second_try", "no upper clip bound", UNBOUNDED),),
-    "SmolLM2-135M": (Set("length_penalty"),),
+    "SmolLM2-135M": (
+        Set("length_penalty"),
+        Set("sampling_smollm2", "adapters, 16,000 tokens", equal_tokens=True),
+    ),
 }
 """Every packed set, by task. A task with one set has no mean, and pages state no size of it."""
 
