@@ -53,10 +53,10 @@ def rows(run: Path) -> list[dict[str, Any]]:
 
 
 def answers(run: Path) -> list[pd.Series]:
-    """The answers of each step, by problem and sample."""
+    """The answers of each step that were trained on, by problem and sample."""
     files = sorted((run / "rollouts").glob("*.parquet"))
     keys = ["problem_id", "attempt", "group_index", "sample_index"]
-    return [pd.read_parquet(file).set_index(keys)["response"].sort_index() for file in files]
+    return [pd.read_parquet(file).query("kept").set_index(keys)["response"].sort_index() for file in files]
 
 
 def equal_steps(run: Path, alone: Path) -> int:
