@@ -48,8 +48,8 @@ def trained(folder: Path, processes: int, steps: int, settings: tuple[str, ...])
 
 def rows(run: Path) -> list[dict[str, Any]]:
     """Of the rollout steps."""
-    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [row for row in map(json.loads, lines) if row["step"] > 0]
+    with (run / "metrics.jsonl").open(encoding="utf-8", newline="\n") as lines:
+        return [row for row in map(json.loads, lines) if row["step"] > 0]
 
 
 def answers(run: Path) -> list[pd.Series]:

@@ -288,7 +288,7 @@ def freeze() -> dict[str, Any]:
 
 
 def report() -> str:
-    """The scores of laws.json. Raises StudyError: regimes have not run, or the laws are of other cells than are there."""
+    """The scores of laws.json. Raises StudyError: regimes have not run, or the laws are of other cells."""
     frozen = json.loads(LAWS.read_text(encoding="utf-8"))
     if changed := [number for number, digest in manifests(FIRST).items() if frozen["manifests"].get(number) != digest]:
         raise StudyError(f"{LAWS}: made of other cells than those in {PACKED} now: regimes {', '.join(changed)}")
