@@ -6,11 +6,13 @@
 import os
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from dapo_lit.config import ConfigError
+from dapo_lit_tools.conversion import shell
 from dapo_lit_tools.conversion.foreign_scripts import command_settings
 from dapo_lit_tools.conversion.shell import walk
 from dapo_lit_tools.conversion.shell_words import braces
@@ -88,6 +90,9 @@ def test_braces_cost_what_their_text_costs(text: str):
     assert lines < 20 * len(text)
 
 
-def test_a_script_whose_brackets_do_not_close_is_refused_while_its_grammar_is_still_at_it():
+def test_a_script_whose_brackets_do_not_close_is_refused_as_soon_as_its_grammar_has_had_its_time(monkeypatch):
+    readings = count()
+    monkeypatch.setattr(shell.time, "thread_time", lambda: next(readings) * shell.MOST_PARSING_S / 10)
     with pytest.raises(ConfigError, match=r"run\.sh: .*do not close"):
         command_settings(f"{'((x)) ' * 10_000}{'(' * 20_000}\n{RUN}8", "run.sh")
+    assert next(readings) < 20  # a tenth of the time passes between two of them
