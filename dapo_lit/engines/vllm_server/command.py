@@ -55,6 +55,8 @@ def serve_command(model: Path, dtype: torch.dtype, settings: ServerSettings, hos
         f"--max-model-len {settings.max_model_tokens} --max-num-seqs {settings.max_batch_size}",
         # At a temperature the default, raw logits, is the log-prob of a distribution that nobody sampled from.
         "--logprobs-mode processed_logprobs --no-async-scheduling",
+        # One line a completion would bury what fails.
+        "--disable-uvicorn-access-log",
         # Asks for the key that each reads from its own environment, where no list of processes shows it.
         "--middleware dapo_lit.engines.vllm_server.guard.TokenGuard",
     ]
