@@ -339,9 +339,9 @@ def engine(place: Place, share: float, draw: random.Random) -> Result:
 
 def server(place: Place, share: float, draw: random.Random) -> Result:
     result = Result()
-    test = "tests/vllm_runs/test_nodes.py::test_a_job_survives_a_server_and_resumes_on_fewer_ranks_after_a_trainer"
+    test = "tests/engines/test_nodes.py"
     done = subprocess.run(
-        [with_vllm(), "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", test],
+        [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", test],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,

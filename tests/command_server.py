@@ -27,6 +27,8 @@ IMPORTED = (
     "dapo_lit.cli.command", "transformers.models.qwen2.modeling_qwen2", "pyarrow.dataset", "wandb",
 )  # fmt: skip
 """What most commands import sooner or later."""
+ALSO = "TESTS_COMMANDS_IMPORT"
+"""The variable with further modules, of a folder of tests whose commands all import them."""
 
 
 def run(request: dict) -> None:
@@ -45,7 +47,7 @@ def run(request: dict) -> None:
         os.environ.clear()
         os.environ.update(request["env"])
         os.chdir(request["cwd"])
-        sys.path[0] = request["cwd"]
+        sys.path[:1] = [request["cwd"], *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         sys.argv = [request["module"], *request["arguments"]]
         sys.modules.pop(request["module"], None)  # imported below as a module, run here as a program
         runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
@@ -105,7 +107,7 @@ def import_all() -> None:
     import torch
 
     torch.set_num_threads(1)
-    for name in IMPORTED:
+    for name in (*IMPORTED, *os.environ.get(ALSO, "").split()):
         import_module(name)
     # The checkout is one that is being changed; tests/test_study_launch.py tests that studies refuse it.
     import_module("dapo_lit.cli.study_launch").uncommitted = list

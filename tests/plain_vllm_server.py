@@ -1,14 +1,18 @@
 """A server with the routes of vLLM 0.32 that an engine uses: a queue, tokens at random, and faults to set.
 
+In a thread, or as a process that takes what `vllm` takes: `python plain_vllm_server.py serve MODEL ...`.
 gpu_contracts/fake_vllm_server.py has vLLM's own routes where vLLM is installed.
 """
 
+import argparse
 import asyncio
 import json
+import os
 import random
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -19,8 +23,13 @@ SETTINGS = {"dtype": "torch.bfloat16", "logprobs_mode": "processed_logprobs"}
 class PlainServer:
     """Serves from `start` to `stop`. Every attribute may be changed meanwhile."""
 
-    def __init__(self, model: str, places: int = 64) -> None:
-        self.model = model
+    def __init__(self, model: str, places: int = 64, host: str = "127.0.0.1", port: int = 0) -> None:
+        self.model, self.host, self.port = model, host, port
+        self.vocabulary = 64
+        self.ends = False
+        """One token in five is the first that ends a response."""
+        self.key = ""
+        """The token that every request but those for /health must have."""
         self.label = "default"
         self.settings: dict[str, Any] = dict(SETTINGS)
         self.environment: dict[str, Any] = {}
@@ -35,8 +44,8 @@ class PlainServer:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        port = asyncio.run_coroutine_threadsafe(self._serve(), self._loop).result()
-        self.url = f"http://127.0.0.1:{port}"
+        self.port = asyncio.run_coroutine_threadsafe(self._serve(), self._loop).result()
+        self.url = f"http://{self.host}:{self.port}"
 
     async def _serve(self) -> int:
         self._free = asyncio.Semaphore(self._places)
@@ -63,7 +72,7 @@ class PlainServer:
         app.router.add_get("/metrics", self._metrics)
         self._runner = web.AppRunner(app, shutdown_timeout=0, handler_cancellation=True)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0, backlog=4096)
+        site = web.TCPSite(self._runner, self.host, self.port, backlog=4096, reuse_address=True)
         await site.start()
         return int(self._runner.addresses[0][1])
 
@@ -76,6 +85,8 @@ class PlainServer:
     async def _faults(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
+        if self.key and request.path != "/health" and request.headers.get("Authorization") != f"Bearer {self.key}":
+            return web.json_response({"error": "no token"}, status=401)
         body = await request.json() if request.can_read_body else {}
         path = request.path.removeprefix("/collective_rpc") or "/" + body["method"]
         self.asked.append(path)
@@ -105,17 +116,20 @@ class PlainServer:
         self.most_under_way = max(self.most_under_way, self.under_way)
         try:
             async with self._free:
-                draw = random.Random(given["seed"])
+                draw, ending = random.Random(given["seed"]), given["stop_token_ids"]
                 for left in reversed(range(given["max_tokens"])):
                     await asyncio.sleep(self.token_s)
                     self.generated += 1
+                    ends = self.ends and draw.random() < 0.2
                     choice = {
-                        "token_ids": [draw.randrange(2, 64)],
+                        "token_ids": [ending[0] if ends else draw.randrange(max(ending) + 1, self.vocabulary)],
                         "logprobs": {"content": [{"logprob": -0.5}]},
-                        "finish_reason": None if left else "length",
-                        "weight_versions": None if left else [{"version": self.label}],
+                        "finish_reason": "stop" if ends else None if left else "length",
+                        "weight_versions": [{"version": self.label}] if ends or not left else None,
                     }
                     await answer.write(f"data: {json.dumps({'choices': [choice]})}\n\n".encode())
+                    if ends:
+                        break
         finally:
             self.under_way -= 1
         await answer.write(b"data: [DONE]\n\n")
@@ -136,3 +150,24 @@ def plain_servers(number: int, model: str, places: int = 64) -> Iterator[list[Pl
     finally:
         for server in made:
             server.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("serve")
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--host")
+    parser.add_argument("--port", type=int)
+    parser.add_argument("--dtype")
+    given, _ = parser.parse_known_args()
+    server = PlainServer(str(given.model), host=given.host, port=given.port)
+    server.key, server.ends = os.environ["VLLM_API_KEY"], True
+    server.vocabulary = json.loads((given.model / "config.json").read_text())["vocab_size"]
+    server.settings["dtype"] = f"torch.{given.dtype}"
+    server.token_s = 0.05  # sampling takes most of a step, as it does of a real one, and no processor time
+    server.start()
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,9 +1,5 @@
-"""A server with vLLM's own routes for weights and caches, on a fake engine that samples at random.
+"""A server with vLLM's own routes for weights and caches, on a fake engine that samples at random."""
 
-In a thread (`FakeServer`), or as a process that takes what `vllm` takes: `python fake_vllm_server.py serve MODEL ...`.
-"""
-
-import argparse
 import asyncio
 import json
 import os
@@ -28,6 +24,8 @@ from vllm.entrypoints.serve.dev.rpc import api_router as rpc
 
 from dapo_lit.engines.vllm_server.engine import SERVER_VERSION
 from dapo_lit.engines.vllm_server.guard import TokenGuard
+
+HOST = "127.0.0.1"
 
 
 class FakeEngine:
@@ -135,17 +133,9 @@ class FakeGroups:
 class FakeServer:
     """Serves until `kill`, which breaks off every response."""
 
-    def __init__(
-        self,
-        gpus: int = 1,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        dtype: str = "bfloat16",
-        groups: FakeGroups | None = None,
-    ) -> None:
+    def __init__(self, gpus: int = 1, groups: FakeGroups | None = None) -> None:
         self.engine = FakeEngine(gpus, groups)
-        self.model, self.host = "", host
-        self.vocabulary, self.ends = 8, False
+        self.model, self.vocabulary, self.ends = "", 8, False
         app = FastAPI()
         app.state.engine_client = self.engine
         for module in (weights, cache, rpc):
@@ -153,7 +143,7 @@ class FakeServer:
         app.add_api_route("/version", lambda: {"version": f"{SERVER_VERSION}0"})
         app.add_api_route("/v1/models", lambda: {"data": [{"root": self.model, "max_model_len": 10**6}]})
         config = {
-            "model_config": {"dtype": f"torch.{dtype}", "logprobs_mode": "processed_logprobs"},
+            "model_config": {"dtype": "torch.bfloat16", "logprobs_mode": "processed_logprobs"},
             "device_config": {"device": "cuda"},
             "scheduler_config": {"async_scheduling": False},
         }
@@ -165,15 +155,15 @@ class FakeServer:
             app.add_middleware(TokenGuard)
         with socket.socket() as free:
             free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # of a server that was killed a moment ago
-            free.bind((host, port))
+            free.bind((HOST, 0))
             self.port = free.getsockname()[1]
-        self.url = f"http://{host}:{self.port}"
+        self.url = f"http://{HOST}:{self.port}"
         self._app = app
         self.start()
 
     def start(self) -> None:
         self.server = uvicorn.Server(
-            uvicorn.Config(self._app, host=self.host, port=self.port, log_level="critical", lifespan="off")
+            uvicorn.Config(self._app, host=HOST, port=self.port, log_level="critical", lifespan="off")
         )
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.thread.start()
@@ -215,22 +205,3 @@ class FakeServer:
             yield "data: [DONE]\n\n"
 
         return StreamingResponse(events(), media_type="text/event-stream")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("serve")
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--host")
-    parser.add_argument("--port", type=int)
-    parser.add_argument("--dtype")
-    given, _ = parser.parse_known_args()
-    server = FakeServer(host=given.host, port=given.port, dtype=given.dtype)
-    server.model, server.ends = str(given.model), True
-    server.vocabulary = json.loads((given.model / "config.json").read_text())["vocab_size"]
-    server.engine.token_s = 0.01
-    server.thread.join()
-
-
-if __name__ == "__main__":
-    main()

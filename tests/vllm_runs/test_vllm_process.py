@@ -3,15 +3,13 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from command_line import Command
 from transformers import PreTrainedModel
 from vllm_case import (
     CONFIG,
@@ -79,7 +77,9 @@ def test_a_signal_to_all_processes_of_a_terminal_or_job_leaves_the_end_to_the_ru
     assert engine.pid == pid
 
 
-def test_a_killed_process_is_started_again_with_the_same_weights_and_requests(engine, model, caplog):
+def test_a_process_that_is_killed_or_hangs_is_started_again_with_the_same_weights_and_requests(
+    engine, model, monkeypatch, caplog
+):
     engine.sync_weights(model.state_dict().items(), 10)
     whole = content([*engine.generate(requests(), SAMPLING)])
     stream = engine.open(SAMPLING)
@@ -88,11 +88,19 @@ def test_a_killed_process_is_started_again_with_the_same_weights_and_requests(en
     with torch.no_grad():
         for parameter in model.parameters():  # as an update does while steps are sampled ahead
             parameter.add_(torch.randn_like(parameter))
-    os.kill(engine.pid, signal.SIGKILL)
-    ended += run_to_end(stream)
+    with monkeypatch.context() as patch:
+        patch.setattr(process, "ANSWER_S", 10.0)  # of the process that is started now
+        os.kill(engine.pid, signal.SIGKILL)
+        ended += run_to_end(stream)
     assert content(ended) == whole
     [said] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert "SIGKILL" in said
+    monkeypatch.setattr(process, "CLOSE_S", 0.1)
+    os.kill(engine.pid, signal.SIGSTOP)
+    # They are more than the pipe holds: without a limit the trainer would wait in the middle of a tensor.
+    engine.sync_weights(model.state_dict().items(), 11)
+    assert len([*engine.generate(requests(), SAMPLING)]) == len(requests())
+    assert "it takes nothing from its pipe" in caplog.text
 
 
 def test_an_error_of_vllm_is_a_failure_too_and_the_second_under_the_same_weights_ends_the_run(engine, model, caplog):
@@ -111,48 +119,34 @@ def test_an_error_of_vllm_is_a_failure_too_and_the_second_under_the_same_weights
     check_new_weights(engine, model)  # other weights, and a new start
 
 
-def test_a_process_that_hangs_while_weights_are_sent_is_started_again(model, monkeypatch, caplog):
-    monkeypatch.setattr(process, "CLOSE_S", 0.1)
-    with monkeypatch.context() as patch:
-        patch.setattr(process, "ANSWER_S", 3.0)
-        engine = VllmProcessEngine(CONFIG, **GIVEN)
-    with closing(engine):
-        os.kill(engine.pid, signal.SIGSTOP)
-        # They are more than the pipe holds: without a limit the trainer would wait in the middle of a tensor.
-        engine.sync_weights(model.state_dict().items(), 1)
-        assert len([*engine.generate(requests(), SAMPLING)]) == len(requests())
-    assert "it takes nothing from its pipe" in caplog.text
-
-
 def test_what_vllm_refuses_at_its_start_is_said():
     with pytest.raises(ValueError, match="kv_cache_gb"):
         VllmProcessEngine(CONFIG, **GIVEN | {"settings": replace(SETTINGS, kv_cache_gb=1e-6)})
 
 
 def test_a_run_goes_on_when_its_engine_is_killed_and_no_engine_outlives_a_run_that_is(tmp_path):
-    command = [
-        sys.executable, "-m", "dapo_lit.train", "+experiment=dapo", "+regime=joint", "algorithm.num_prompts=8",
-        "algorithm.minibatch_prompts=4", "algorithm.samples_per_prompt=8", "task.num_heldout=10",
-        "evaluation.samples=1", "rollout=vllm", "rollout.vllm.placement=process", "rollout.vllm.kv_cache_gb=0.25",
-        "budget.steps=4000", "logger.progress=none",
-    ]  # fmt: skip
-    metrics, log = tmp_path / "runs/dapo/dapo/seed_0/metrics.jsonl", tmp_path / "log.txt"
+    metrics = tmp_path / "runs/dapo/dapo/seed_0/metrics.jsonl"
 
     def steps() -> list[dict]:
         lines = metrics.read_text().splitlines() if metrics.is_file() else []
         return [json.loads(line) for line in lines if line.endswith("}")]
 
-    with log.open("w") as said, subprocess.Popen(command, cwd=tmp_path, stdout=said, stderr=said) as started:
-        wait_for(lambda: len(steps()) > 3 or started.poll() is not None, 300)
-        assert started.poll() is None, log.read_text()
-        os.kill(engine_of(started.pid), signal.SIGKILL)
-        at = len(steps())
-        wait_for(lambda: len(steps()) > at + 2 or started.poll() is not None, 300)
-        assert started.poll() is None, log.read_text()
-        second = engine_of(started.pid)
-        started.kill()
+    started = Command(
+        "+experiment=dapo", "+regime=joint", "algorithm.num_prompts=8", "algorithm.minibatch_prompts=4",
+        "algorithm.samples_per_prompt=8", "task.num_heldout=10", "evaluation.samples=1", "rollout=vllm",
+        "rollout.vllm.placement=process", "rollout.vllm.kv_cache_gb=0.25", "budget.steps=4000", "logger.progress=none",
+        cwd=tmp_path,
+    )  # fmt: skip
+    wait_for(lambda: len(steps()) > 3 or started.poll() is not None, 300)
+    assert started.poll() is None, started.output("stderr")
+    os.kill(engine_of(started.pid), signal.SIGKILL)
+    at = len(steps())
+    wait_for(lambda: len(steps()) > at + 2 or started.poll() is not None, 300)
+    assert started.poll() is None, started.output("stderr")
+    second = engine_of(started.pid)
+    started.send_signal(signal.SIGKILL)
     wait_for(lambda: not Path(f"/proc/{second}").exists(), 30)
-    assert "SIGKILL" in log.read_text()
+    assert "SIGKILL" in started.output("stdout") + started.output("stderr")
     assert [row["step"] for row in steps()] == [*range(len(steps()))]
     # Engine and trainer compute in float32 and differ by rounding alone: with stale weights by far more.
     assert all(0 < row["mismatch/prob_diff_max"] < 1e-3 for row in steps()[1:])

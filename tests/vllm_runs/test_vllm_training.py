@@ -3,22 +3,22 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
-from command_line import run_python
+from command_line import Command, run_cli
 
+STEPS = 10
+"""Enough for a signal to come before the end."""
 TINY = (  # from the base policy that comes with the package: to pre-train one takes longer than the run
     "+experiment=dapo", "+regime=joint", "study_name=ablate_clip_higher", "algorithm.techniques.clip_higher=false",
     "rollout=vllm", "rollout.vllm.kv_cache_gb=0.25", "reward.rule=sympy",  # whose workers are processes
     "algorithm.num_prompts=8", "algorithm.minibatch_prompts=4", "algorithm.samples_per_prompt=8",
     "task.num_heldout=10", "evaluation.samples=2", "logger.rollouts_every=1", "replay.record=[2]",
-    "budget.steps=25",  # enough for the signal to come before the end
+    f"budget.steps={STEPS}", "logger.progress=none",
 )  # fmt: skip
 MODEL = Path(os.environ.get("DAPO_LIT_SMOLLM2", Path(__file__).parents[2] / "models" / "smollm2_135m"))
 RUN = Path("runs") / "ablate_clip_higher" / "dapo-clip_higher" / "seed_0"
@@ -47,25 +47,24 @@ def descendants(pid: int) -> list[int]:
 def interrupted(tmp_path_factory, cache) -> Path:
     """A folder with a run that was stopped by a signal and resumed."""
     folder = tmp_path_factory.mktemp("interrupted")
-    command = [sys.executable, "-m", "dapo_lit.train", *TINY]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
-        metrics, deadline = folder / RUN / "metrics.jsonl", time.monotonic() + 400
-        while started.poll() is None and not (metrics.is_file() and metrics.read_text().count("\n") > 2):
-            assert time.monotonic() < deadline, "no second step within 400 s"
-            time.sleep(0.05)
-        below = descendants(started.pid)
-        assert below  # the workers of rewards at least
-        started.send_signal(signal.SIGTERM)
-        _, stderr = started.communicate(timeout=120)
-    assert started.returncode == 0, stderr
+    started = Command(*TINY, cwd=folder)
+    metrics, deadline = folder / RUN / "metrics.jsonl", time.monotonic() + 400
+    while started.poll() is None and not (metrics.is_file() and metrics.read_text().count("\n") > 2):
+        assert time.monotonic() < deadline, "no second step within 400 s"
+        time.sleep(0.05)
+    below = descendants(started.pid)
+    assert below  # the workers of rewards at least
+    started.send_signal(signal.SIGTERM)
+    done = started.wait(120)
+    assert done.returncode == 0, done.stderr
     until = time.monotonic() + 30
     while alive := [pid for pid in below if Path(f"/proc/{pid}").exists()]:
         assert time.monotonic() < until, f"processes of a run with vLLM live on: {alive}"
         time.sleep(0.1)
     stopped_at = rows_of(folder / RUN)[-1]["step"]
-    assert 2 <= stopped_at < 25
+    assert 2 <= stopped_at < STEPS
 
-    resumed = run_python(*TINY, "resume=true", cwd=folder, timeout=400)
+    resumed = run_cli(*TINY, "resume=true", cwd=folder, timeout=400)
     assert resumed.returncode == 0, resumed.stderr
     return folder
 
@@ -75,16 +74,16 @@ def test_a_run_with_vllm_is_interrupted_and_resumed_and_samples_from_the_weights
     assert done["status"] == "finished"
     assert (done["engine"]["runner"], done["engine"]["async_scheduling"]) == ("V1", False)
     rows = rows_of(interrupted / RUN)
-    assert [row["step"] for row in rows] == list(range(26))
+    assert [row["step"] for row in rows] == list(range(STEPS + 1))
     for row in rows[1:]:
         check_agreement(row)
-    rollouts = pd.read_parquet(interrupted / RUN / "rollouts" / "step_000025.parquet")
+    rollouts = pd.read_parquet(interrupted / RUN / "rollouts" / f"step_{STEPS:06d}.parquet")
     assert rollouts.groupby(["problem_id", "attempt"]).size().eq(8).all()
 
 
 def test_a_run_with_vllm_is_forked_and_the_fork_ends_with_its_page(interrupted):
     fork = ("fork.horizon=1", "study.arms=[dapo]", "study.seeds=[0]", "study.workers=1")
-    done = run_python("-m", "+study=fork", f"fork.run={RUN}", *fork, cwd=interrupted, timeout=400)
+    done = run_cli("-m", "+study=fork", f"fork.run={RUN}", *fork, cwd=interrupted, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
     forks = interrupted / "runs" / "fork" / "ablate_clip_higher_dapo-clip_higher_seed_0"
     for arm in ("dapo", "dapo-clip_higher"):
@@ -97,9 +96,10 @@ def test_a_run_with_vllm_is_forked_and_the_fork_ends_with_its_page(interrupted):
 def test_smollm2_learns_a_step_of_arithmetic_and_the_engine_samples_from_what_it_learned(tmp_path):
     if not (MODEL / "config.json").is_file():
         pytest.skip(f"SmolLM2-135M is not in {MODEL}: run `make model`, or name its folder in DAPO_LIT_SMOLLM2")
-    ran = run_python(
+    ran = run_cli(
         "+experiment=smollm2_arithmetic", "rollout=vllm", f"policy.path={MODEL}", "rollout.vllm.kv_cache_gb=0.5",
-        "algorithm.num_prompts=2", "algorithm.minibatch_prompts=1", "algorithm.optimizer.warmup_steps=0",
+        "algorithm.num_prompts=2", "algorithm.minibatch_prompts=1", "algorithm.samples_per_prompt=4",
+        "task.max_response_tokens=24", "algorithm.overlong.cache_tokens=8", "algorithm.optimizer.warmup_steps=0",
         "budget.steps=2", "task.num_heldout=2", "evaluation.samples=1", "logger.rollouts_every=1",
         cwd=tmp_path, timeout=400,
     )  # fmt: skip
@@ -134,7 +134,7 @@ def test_the_engines_of_two_ranks_sample_from_the_shards_that_were_just_updated(
     With an environment, so that what each rank is given also depends on when answers come.
     """
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ENVIRONMENTS), os.environ.get("PYTHONPATH", "")]))
-    done = run_python(*RANKS, f"rollout.vllm.tensor_parallel={per_engine}", cwd=tmp_path, timeout=500)
+    done = run_cli(*RANKS, f"rollout.vllm.tensor_parallel={per_engine}", cwd=tmp_path, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
     run = tmp_path / "runs" / "four_sums" / "dapo" / "seed_0"
     rows = rows_of(run)
