@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -51,7 +52,14 @@ def stop_server() -> None:
 class Command:
     """A command in a process of its own, started without waiting for it."""
 
-    def __init__(self, *arguments: str, cwd: Path, module: str = "dapo_lit.train", terminal: str = "") -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        cwd: Path,
+        module: str = "dapo_lit.train",
+        terminal: str = "",
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         self.arguments = [module, *arguments]
         self._outputs = tempfile.TemporaryDirectory(prefix="command_")
         self.folder = Path(self._outputs.name)
@@ -59,7 +67,7 @@ class Command:
             "module": module,
             "arguments": arguments,
             "cwd": str(cwd),
-            "env": dict(os.environ),
+            "env": {**os.environ, **(variables or {})},
             "terminal": terminal,
             **{name: str(self.folder / name) for name in ("stdout", "stderr", "exit_code", "all_ended")},
         }
@@ -108,6 +116,19 @@ def run_cli(
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command as a user would, in a folder of its own."""
     return Command(*arguments, cwd=cwd, module=module).wait(timeout)
+
+
+def run_ranks(count: int, *arguments: str, cwd: Path, timeout: float = 240) -> None:
+    """Trains in this number of processes that find each other, as torchrun starts them; each must have exit code 0."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(count)}
+    started = []
+    for rank in range(count):
+        own = place | {"RANK": str(rank), "LOCAL_RANK": str(rank)} if count > 1 else {}
+        started.append(Command(*arguments, cwd=cwd, variables=own))
+    for done in [process.wait(timeout) for process in started]:
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def run_python(

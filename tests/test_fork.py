@@ -3,13 +3,12 @@
 import json
 import re
 import shutil
-import socket
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
-from command_line import SMALL, Command, run_cli
+from command_line import SMALL, run_cli, run_ranks
 
 from ablations.designs import Arm
 from ablations.files.layout import before_step
@@ -67,30 +66,15 @@ OTHERS = {
 """Runs whose state holds more, or lies on several ranks, with the name of each one's switches."""
 
 
-def on_ranks(count: int, *arguments: str, cwd: Path) -> None:
-    """Runs a command in this number of processes that find each other."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(count)}
-    started = []
-    for rank in range(count):
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in (place | {"RANK": str(rank), "LOCAL_RANK": str(rank)} if count > 1 else {}).items():
-                patch.setenv(name, value)
-            started.append(Command(*arguments, cwd=cwd))
-    for done in [process.wait() for process in started]:
-        assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.parametrize("kind", OTHERS)
 def test_a_run_with_more_in_its_state_goes_on_bit_for_bit_as_well(cache, tmp_path, kind):
     name, options = OTHERS[kind]
     ranks, size = 2 if kind == "two ranks" else 1, ("budget.steps=3", "evaluation.every=0", "preflight=false")
-    on_ranks(ranks, *SMALL, *options, *size, "replay.record=[2]", "algorithm.optimizer.lr=1e-2", cwd=tmp_path)
+    run_ranks(ranks, *SMALL, *options, *size, "replay.record=[2]", "algorithm.optimizer.lr=1e-2", cwd=tmp_path)
     run = tmp_path / "runs" / "four_sums" / name / "seed_0"
     arm = Arm(frozenset(t for t, on in read_config(run)["algorithm"]["techniques"].items() if on)).name
     fork = ("+study=fork", f"fork.run={run}", "fork.steps=[2]", "fork.horizon=2", f"study.arm={arm}", "seed=0")
-    on_ranks(ranks, *fork, "logger.progress=none", cwd=tmp_path)
+    run_ranks(ranks, *fork, "logger.progress=none", cwd=tmp_path)
     (forked,) = (tmp_path / "runs" / "fork").glob("*/step_000002/*/seed_0")
     assert forked.parent.name == arm
     assert len(rows(forked, 2)) == 2

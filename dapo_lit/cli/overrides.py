@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
@@ -171,8 +172,9 @@ def quote_arms(argument: str) -> str:
     return "study.arm=" + ",".join(f"'{name}'" for name in names.split(","))
 
 
+@cache  # a command reads each of its overrides several times, and the grammar takes milliseconds
 def parsed(argument: str) -> Override:
-    """One override as Hydra reads it."""
+    """One override as Hydra reads it; not to be changed."""
     try:
         return OverridesParser.create().parse_override(argument)
     except HydraException as error:

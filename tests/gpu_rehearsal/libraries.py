@@ -1,6 +1,6 @@
 """Builds the fake CUDA of fake_cuda.c for the torch and vLLM of an environment: python libraries.py FOLDER
 
-Every name that their binaries ask of CUDA's libraries and that fake_cuda.c does not define becomes an empty function.
+Every name that they ask of CUDA's libraries and that fake_cuda.c does not define becomes an empty function.
 FOLDER has one library, and a link to it under the name of each that is asked for; with FOLDER in LD_LIBRARY_PATH the
 environment's torch, built for CUDA, finds one GPU.
 """
@@ -34,10 +34,13 @@ def asked(binary: Path) -> tuple[set[str], set[str]]:
 def build(folder: Path) -> None:
     packages = Path(sysconfig.get_paths()["purelib"])
     libraries, names = set(LOADED), set()
-    for binary in [*(packages / "torch/lib").glob("*.so*"), *(packages / "vllm").rglob("*.so")]:
+    own = (packages / folder for folder in ("vllm", "torchvision"))
+    for binary in [*(packages / "torch/lib").glob("*.so*"), *(file for folder in own for file in folder.rglob("*.so"))]:
         found = asked(binary)
         libraries |= found[0]
         names |= found[1]
+    by_ctypes = packages / "vllm/distributed/device_communicators/cuda_wrapper.py"
+    names |= set(re.findall(r'Function\(\s*"(\w+)"', by_ctypes.read_text(encoding="utf-8")))
     versions: dict[str, set[str]] = {}
     for name in names:
         plain, _, version = name.partition("@")
@@ -57,10 +60,11 @@ def build(folder: Path) -> None:
          f"-Wl,--version-script={folder / 'versions'}", "-ldl", "-lpthread"],
         check=True,
     )  # fmt: skip
-    for name in libraries:
-        link = folder / name
+    # The wheel of torchvision has a real one in it, which vLLM would take for the one that is loaded.
+    bundled = (packages / "torchvision.libs").glob("libcudart.*")
+    for link in (*(folder / name for name in libraries), *bundled):
         link.unlink(missing_ok=True)
-        link.symlink_to(library.name)
+        link.symlink_to(library)
     print(f"{folder}: {len(libraries)} libraries, {len(empty)} of their functions empty")
 
 

@@ -116,7 +116,7 @@ class Fault:
     path: str
     """That must fail."""
     says: str
-    """Part of why: a path that fails by something else has not found the fault."""
+    """Part of what it prints: a path that fails by something else has not found the fault."""
     torch: str = ""
     """The version with which it does; empty: any."""
 
@@ -154,17 +154,19 @@ def prepared_environment() -> dict[str, str]:
         "VLLM_CACHE_ROOT": str(fake / "vllm_cache"), "TORCHINDUCTOR_CACHE_DIR": str(fake / "inductor_cache"),
         "TRITON_CACHE_DIR": str(fake / "triton_cache"), "VLLM_CONFIGURE_LOGGING": "0", "VLLM_NO_USAGE_STATS": "1",
         "WANDB_MODE": "disabled", "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        # vLLM finds none under this name: what is loaded is the library to which the names are links.
+        "VLLM_CUDART_SO_PATH": str(fake / "libcudart.so.13"),
     }  # fmt: skip
 
 
-def rehearsed(path: Rehearsal, tree: Path) -> str:
-    """Why the path fails; empty: it does not."""
+def rehearsed(path: Rehearsal, tree: Path) -> tuple[str, str]:
+    """Why the path fails, empty where it does not, and all that it printed."""
     with tempfile.TemporaryDirectory(prefix="rehearsal_") as name:
         folder, found = Path(name), []
         said = folder / "said.txt"
         for overrides in path.runs:
             if code := forked(tree, folder, said, overrides, path.environment):
-                return f"exit code {code}: {last_words(said)}"
+                return f"exit code {code}: {last_words(said)}", said.read_text(encoding="utf-8", errors="replace")
             newest = max(folder.rglob("metrics.jsonl"), key=lambda file: file.stat().st_mtime)
             lines = newest.read_text(encoding="utf-8").splitlines()
             found.append([json.loads(line) for line in lines])
@@ -172,8 +174,8 @@ def rehearsed(path: Rehearsal, tree: Path) -> str:
         try:
             path.check(found, record)
         except AssertionError as error:
-            return f"check: {error}"
-    return ""
+            return f"check: {error}", str(error)
+    return "", ""
 
 
 def last_words(file: Path) -> str:
@@ -268,12 +270,12 @@ def main() -> None:
         if isinstance(of, Fault):
             with tempfile.TemporaryDirectory(prefix="fault_") as name:
                 with_fault(of, Path(name))
-                reason = rehearsed(paths[of.path], Path(name))
-            found = of.says in reason
+                reason, printed = rehearsed(paths[of.path], Path(name))
+            found = of.says in printed
             result = "fails" if found else "OTHERWISE" if reason else "SURVIVES"
             wrong += not found
         else:
-            reason = rehearsed(of, ROOT)
+            reason, _ = rehearsed(of, ROOT)
             result = "FAILS" if reason else "works"
             wrong += bool(reason)
         seconds, processor = time.monotonic() - since, sum(os.times()[:4]) - spent

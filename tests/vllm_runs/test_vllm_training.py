@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from command_line import Command, run_cli
+from command_line import Command, run_cli, run_ranks
 
 STEPS = 10
 """Enough for a signal to come before the end."""
@@ -134,8 +134,7 @@ def test_the_engines_of_two_ranks_sample_from_the_shards_that_were_just_updated(
     With an environment, so that what each rank is given also depends on when answers come.
     """
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ENVIRONMENTS), os.environ.get("PYTHONPATH", "")]))
-    done = run_cli(*RANKS, f"rollout.vllm.tensor_parallel={per_engine}", cwd=tmp_path, timeout=500)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_ranks(2, *RANKS, f"rollout.vllm.tensor_parallel={per_engine}", cwd=tmp_path, timeout=500)
     run = tmp_path / "runs" / "four_sums" / "dapo" / "seed_0"
     rows = rows_of(run)
     assert [row["step"] for row in rows] == [0, 1, 2]
