@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 pytest.importorskip("vllm.entrypoints", reason="make test-gpu-contracts runs these")
 
 from fake_vllm_server import FakeGroups, FakeServer
+from vllm.distributed.weight_transfer import nccl_engine
 
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import EngineError, Sample, SampleKey, SampleRequest, Sampling, run_to_end, token_ids
@@ -232,10 +233,24 @@ def test_a_group_over_nccl_is_made_again_without_a_lost_server_and_with_one_that
         check_loaded(servers[1], given)
 
 
+def before_its_first_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: object) -> None:
+        raise RuntimeError("no transfer begins")
+
+    monkeypatch.setattr(nccl_engine.NCCLTrainerWeightTransferEngine, "send_weights", refused)
+
+
+@pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("size", [1, 2])
-def test_a_server_that_fails_while_weights_are_sent_over_nccl_ends_every_rank_instead_of_a_wait(size, nccl, tmp_path):
+def test_a_server_that_fails_while_weights_are_sent_over_nccl_ends_every_rank_instead_of_a_wait(
+    size, early, nccl, tmp_path, monkeypatch
+):
     groups, servers = nccl
     servers[1].engine.refuses, groups.hangs = "update", True
+    said = rf"{servers[1].url}/update_weights answers 500"
+    if early:
+        before_its_first_tensor(monkeypatch)
+        said = "no transfer begins"
 
     def work(ranks: ThreadRanks) -> list[int]:
         taken = []
@@ -248,7 +263,7 @@ def test_a_server_that_fails_while_weights_are_sent_over_nccl_ends_every_rank_in
                     yield pair
 
         with closing(engine(servers, tmp_path, ranks, transfer="nccl")) as made:
-            with pytest.raises(EngineError, match=rf"{servers[1].url}/update_weights answers 500.*start the servers"):
+            with pytest.raises(EngineError, match=f"{said}.*start the servers"):
                 made.sync_weights(Given(), 0)
             ranks.gather(None)
         return taken

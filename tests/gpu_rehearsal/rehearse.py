@@ -17,11 +17,15 @@ import json
 import os
 import runpy
 import shutil
+import signal
+import socket
+import subprocess
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import version
@@ -54,7 +58,8 @@ VLLM = (
     "rollout=vllm", "rollout.vllm.kv_cache_gb=0.1", "rollout.vllm.placement=colocated", "preflight=false",
     "trainer.accelerator=gpu", "algorithm.techniques.dynamic_sampling=false", "rollout.max_batch_size=8",
 )  # fmt: skip
-EAGER = "rollout.vllm.enforce_eager=true"
+EAGER, SERVER = "rollout.vllm.enforce_eager=true", "rollout.vllm.placement=server"
+KEY = {"VLLM_API_KEY": "of-a-rehearsal"}
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,8 @@ class Rehearsal:
     check: Callable[[list[Rows], dict[str, Any]], None] = lambda found, record: None
     """Raises AssertionError; is given the rows of each run, and the run.json of the last one."""
     environment: dict[str, str] = field(default_factory=dict)
+    served: bool = False
+    """By a server of vLLM that is started first, on a card of its own, by the command of docs/examples/slurm."""
 
 
 def same_tokens(found: list[Rows], record: dict[str, Any]) -> None:
@@ -104,6 +111,7 @@ PATHS = (
     Rehearsal("vllm under fsdp", ((*SUMS, "budget.steps=1", *VLLM, EAGER, *SHARD),)),
     Rehearsal("vllm in a process of its own", (
         (*SUMS, "budget.steps=1", *VLLM, EAGER, "rollout.vllm.placement=auto"),)),
+    Rehearsal("a server of vLLM", ((*SUMS, "budget.steps=2", *VLLM, EAGER, SERVER),), served=True),
 )  # fmt: skip
 
 
@@ -163,10 +171,15 @@ def rehearsed(path: Rehearsal, tree: Path) -> tuple[str, str]:
     """Why the path fails, empty where it does not, and all that it printed."""
     with tempfile.TemporaryDirectory(prefix="rehearsal_") as name:
         folder, found = Path(name), []
-        said = folder / "said.txt"
+        said, server = folder / "said.txt", folder / "server.txt"
         for overrides in path.runs:
-            if code := forked(tree, folder, said, overrides, path.environment):
-                return f"exit code {code}: {last_words(said)}", said.read_text(encoding="utf-8", errors="replace")
+            with serving(tree, folder, server, overrides) if path.served else nullcontext(()) as where:
+                code = forked(tree, folder, said, (*overrides, *where), path.environment | KEY)
+            if code:
+                printed = "".join(f.read_text(encoding="utf-8", errors="replace") for f in (server, said) if f.exists())
+                if os.environ.get("REHEARSAL_SHOW"):
+                    print(printed[:20_000])
+                return f"exit code {code}: {last_words(said)}", printed
             newest = max(folder.rglob("metrics.jsonl"), key=lambda file: file.stat().st_mtime)
             lines = newest.read_text(encoding="utf-8").splitlines()
             found.append([json.loads(line) for line in lines])
@@ -178,10 +191,35 @@ def rehearsed(path: Rehearsal, tree: Path) -> tuple[str, str]:
     return "", ""
 
 
+@contextmanager
+def serving(tree: Path, folder: Path, said: Path, overrides: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The overrides by which a training finds the server that was started for it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    paths = os.pathsep.join([str(HERE / "site"), str(tree)])
+    own = {
+        "PYTHONPATH": paths, "FAKE_CUDA_CARD": str(folder / "card_of_the_server"), "HOST": "127.0.0.1", "PORT": port,
+        "VLLM_CONFIGURE_LOGGING": "1", "VLLM_LOGGING_LEVEL": "ERROR",
+    }  # fmt: skip
+    where = (f"rollout.vllm.server.folder={folder / 'servers'}", "rollout.vllm.server.wait_s=300")
+    program = Path(sys.executable).with_name("vllm")
+    script = [sys.executable, tree / "docs/examples/slurm/serve_command.py", program, "1", *overrides, *where]
+    with said.open("ab") as output:
+        made = {"env": os.environ | own | KEY, "stderr": output, "cwd": folder}
+        command = subprocess.run(script, stdout=subprocess.PIPE, text=True, check=False, **made).stdout
+        # As much of the card as the other paths take.
+        words = ["bash", "-c", f"{command.strip()} --kv-cache-memory-bytes {10**8}"]
+        server = subprocess.Popen(words, stdout=output, start_new_session=True, **made)
+        try:
+            yield (*where, f"rollout.vllm.server.urls=['http://127.0.0.1:{port}']")
+        finally:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
+
+
 def last_words(file: Path) -> str:
     lines = [line for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    if os.environ.get("REHEARSAL_SHOW"):
-        print("\n".join(lines[-40:]))
     return lines[-1][:300] if lines else ""
 
 
@@ -211,7 +249,7 @@ def trained() -> int:
     import torch
 
     compiled = torch.compile
-    if "rollout=vllm" in sys.argv:
+    if "rollout=vllm" in sys.argv and SERVER not in sys.argv:
         check_arguments()
 
     def traced(*args: Any, **named: Any) -> Any:

@@ -90,6 +90,7 @@ class NcclTransfer:
                 pass
         else:
             assert self._fleet is not None
+            self._source.begin()
             try:
                 self._fleet.attend(self._group.send_weights)
                 self._label = label
@@ -131,8 +132,11 @@ class _Source:
         self._metadata = self._metadata or [ParamMeta(n, self._dtype, tuple(t.shape)) for n, t in self.tensors()]
         return self._metadata
 
-    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+    def begin(self) -> None:
+        """Before a transfer: one that fails before its first tensor has left them all."""
         self._left = iter(self.tensors())
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
         for name, tensor in self._left:
             yield name, tensor.detach().to(DEVICE, self._dtype, copy=True).contiguous()
 
