@@ -47,6 +47,8 @@ FAULTS_ON_GPUS = (
         "1 + sum(self.sizes[:index])", "1 + index", (SERVERS, "-k", "nccl")),
     Fault("a group over NCCL is kept when a server was started again", "engines/vllm_server/transfer.py",
         " and self._fleet.have(self._label)", "", (SERVERS, "-k", "nccl")),
+    Fault("a transfer that fails before its first tensor takes none of them", "engines/vllm_server/transfer.py",
+        "            self._source.begin()\n", "", (SERVERS, "-k", "fails_while")),
     Fault("every rank gives its server orders", "engines/vllm_server/servers.py",
         "self._led = list(range(ranks.rank, count, ranks.size))",
         "self._led = list(range(ranks.rank % count, count, ranks.size))", (SERVERS, "-k", "orders")),
