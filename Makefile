@@ -56,7 +56,7 @@ test-wheel: $(READY)  ## test what is in the distributions, and walk the first t
 LOCK := .venv-lock
 UV := $(LOCK)/bin/uv
 
-# for the environments beside $(VENV): uv resolves from the metadata of packages, and unpacks in a tenth of pip's processor time
+# for the environments beside $(VENV): uv resolves from the metadata of packages, and takes a seventh of pip's processor time
 $(UV):
 	$(PYTHON) -m venv $(LOCK)
 	$(LOCK)/bin/pip install -q --disable-pip-version-check uv==0.13.9
@@ -239,9 +239,9 @@ gpu:  ## measure on a GPU, part by part (PART=a ... h), each within 9 minutes, o
 SENT := dapo_lit dapo_lit_tools ablations math_answers conf benchmarks docs/examples docs/claims.yaml tests notebooks pyproject.toml README.md Makefile
 
 # TRL, which the campaign runs, is among the peers.
-gpu-dry: $(PARITY)/.ready  ## run parts a and b and the campaign, whose parts have c and d, on a CPU, from the committed files that are sent to a GPU machine (minutes)
+gpu-dry: $(PARITY)/.ready  ## run parts a to c and the campaign on a CPU, from the committed files that are sent to a GPU machine (minutes)
 	sent=$$(mktemp -d) && trap "rm -rf $$sent" EXIT && git archive HEAD $(SENT) | tar -x -C $$sent && \
-	    $(MAKE) -C $$sent gpu DRY=1 PART="a b campaign" GPU_PYTHON=$(abspath $(PARITY))/bin/python
+	    $(MAKE) -C $$sent gpu DRY=1 PART="a b c campaign" GPU_PYTHON=$(abspath $(PARITY))/bin/python
 
 # what a machine with torch, transformers, lightning and pandas lacks, for its version of Python (5 MB); antlr4 has no wheel
 GPU_PYTHON_VERSION ?= 3.12

@@ -231,7 +231,7 @@ def step_over_floor(record: str = "step_limit", work: str = "chain_sum") -> str:
 def threads() -> str:
     """Markdown: seconds of a step and of its two long phases with one thread and with two."""
     one, two = (results(f"step_limit_threads_{number}")["results"] for number in (1, 2))
-    lines = ["| wall time, idle machine | 1 thread | 2 threads | ratio |", "|---|---:|---:|---:|"]
+    lines = ["| wall time, one run each on an idle machine | 1 thread | 2 threads | ratio |", "|---|---:|---:|---:|"]
     for work, policy in {"chain_sum": "tiny policy", "smollm2": "SmolLM2-135M"}.items():
         for phase in ("generate", "train", ""):
             took = [

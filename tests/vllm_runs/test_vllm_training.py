@@ -1,4 +1,4 @@
-"""Training runs that sample with vLLM, as a user starts them."""
+"""Training runs that sample with vLLM, each in processes of its own."""
 
 import json
 import os
