@@ -129,12 +129,14 @@ ENVIRONMENTS = Path(__file__).parents[1] / "environments"
 def test_the_engines_of_two_ranks_sample_from_the_shards_that_were_just_updated(
     tmp_path, cache, monkeypatch, per_engine
 ):
-    """1: each rank has an engine of its own and samples other groups; 2: they share one, and both have its samples.
+    """1: each rank has an engine of its own and samples other groups, and one command starts both; 2: they share one,
+    both have its samples, and they are started as torchrun does it.
 
     With an environment, so that what each rank is given also depends on when answers come.
     """
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ENVIRONMENTS), os.environ.get("PYTHONPATH", "")]))
-    run_ranks(2, *RANKS, f"rollout.vllm.tensor_parallel={per_engine}", cwd=tmp_path, timeout=500)
+    command = (*RANKS, f"rollout.vllm.tensor_parallel={per_engine}")
+    run_ranks(per_engine, *command, cwd=tmp_path, timeout=500)  # of one process the launcher makes two
     run = tmp_path / "runs" / "four_sums" / "dapo" / "seed_0"
     rows = rows_of(run)
     assert [row["step"] for row in rows] == [0, 1, 2]
