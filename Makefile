@@ -5,14 +5,16 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # A machine without NVIDIA's driver gets the CPU build of torch: what PyPI has for Linux is for CUDA.
 GPU := $(shell command -v nvidia-smi)
-# uv where it is present, since it downloads several packages at once; on a terminal both show sizes and bars
-ifneq ($(shell command -v uv),)
-INSTALL := uv pip install $(if $(MAKE_TERMOUT),,-q) --python $(BIN)/python
-TORCH := --torch-backend=auto
-else
-INSTALL := $(BIN)/pip install $(if $(MAKE_TERMOUT),,-q) --disable-pip-version-check
-TORCH := $(if $(GPU),,--retries 1 --extra-index-url https://download.pytorch.org/whl/cpu)
-endif
+# An environment beside the others: uv installs in a seventh of pip's processor time, and downloads several packages at once.
+LOCK := .venv-lock
+UV := $(or $(shell command -v uv),$(LOCK)/bin/uv)
+QUIET = $(if $(MAKE_TERMOUT),,-q)
+# of pip's settings, those that uv does not read
+INDEX = $(or $(PIP_INDEX_URL),$(shell $(PYTHON) -m pip config get global.index-url 2> /dev/null))
+UV_PIP = $(UV) pip install $(addprefix --index-url ,$(INDEX)) $(addprefix --find-links ,$(PIP_FIND_LINKS))
+WITH_UV = $(UV_PIP) $(QUIET) --python $(BIN)/python
+WITH_PIP = $(BIN)/pip install $(QUIET) --disable-pip-version-check
+CPU_TORCH := $(if $(GPU),,--retries 1 --extra-index-url https://download.pytorch.org/whl/cpu)
 # the environment of `make parity`: the published code it compares with, next to the project's pinned versions
 PARITY := .venv-parity
 # what is imported is compiled then: all of torch, transformers and sympy takes half of an install's processor time
@@ -28,13 +30,22 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
-$(READY): pyproject.toml requirements.lock
+# Where uv cannot be had, $(VENV) is installed by pip.
+$(LOCK)/bin/uv:
+	$(PYTHON) -m venv $(LOCK)
+	-$(LOCK)/bin/pip install -q --disable-pip-version-check uv==0.13.9
+
+# followed by the Python of the environment and what is installed there
+INSTALL_INTO = $(UV_PIP) -q --python
+
+$(READY): pyproject.toml requirements.lock | $(UV)
 	@$(PYTHON) -c "import sys; v = sys.version_info[:2]; (3, 11) <= v <= (3, 13) or sys.exit(f'dapo_lit needs Python 3.11, 3.12 or 3.13; this is {sys.version.split()[0]}. Name one: make $(MAKECMDGOALS) PYTHON=python3.11')"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing torch 2.13.0 $(if $(GPU),for CUDA (2.7 GB),for the CPU (0.2 GB)), then the versions in requirements.lock (0.25 GB)"
-	$(INSTALL) $(TORCH) torch==2.13.0 || $(INSTALL) torch==2.13.0  # PyPI's build where PyTorch's index is out of reach
-	$(INSTALL) -r requirements.lock
-	$(INSTALL) --no-deps --no-build-isolation -e .
+	$(WITH_UV) --torch-backend=auto torch==2.13.0 || $(WITH_UV) torch==2.13.0 || \
+	    $(WITH_PIP) $(CPU_TORCH) torch==2.13.0 || $(WITH_PIP) torch==2.13.0  # PyPI's build where PyTorch's index is out of reach
+	$(WITH_UV) -r requirements.lock || $(WITH_PIP) -r requirements.lock
+	$(WITH_UV) --no-deps --no-build-isolation -e . || $(WITH_PIP) --no-deps --no-build-isolation -e .
 	@touch $@
 
 install: $(READY)  ## create .venv with the pinned dependencies
@@ -52,17 +63,6 @@ test-fast: $(READY)  ## the tests nearest to what has changed since the last com
 test-wheel: $(READY)  ## test what is in the distributions, and walk the first ten minutes of seven kinds of users from the wheel (two minutes on two cores)
 	$(BIN)/python -m pytest -n 0 tests/wheel
 	$(BIN)/python tests/five_users.py $(ARGS)
-
-LOCK := .venv-lock
-UV := $(LOCK)/bin/uv
-
-# for the environments beside $(VENV): uv resolves from the metadata of packages, and takes a seventh of pip's processor time
-$(UV):
-	$(PYTHON) -m venv $(LOCK)
-	$(LOCK)/bin/pip install -q --disable-pip-version-check uv==0.13.9
-
-# followed by the Python of the environment and what is installed there
-INSTALL_INTO = $(UV) pip install -q $(addprefix --find-links ,$(PIP_FIND_LINKS)) --python
 
 ANSWERS := .venv-answers
 
@@ -178,14 +178,14 @@ lint: $(READY)  ## check format, lint and types
 	$(BIN)/mypy
 
 # The lock's own versions are preferred. No setuptools: vLLM for GPUs and for the CPU pin different ones.
-RESOLVE = echo vllm==0.32.0 | $(UV) pip compile -q pyproject.toml - --extra vllm --extra dev --python-version 3.11 \
+RESOLVE = echo vllm==0.32.0 | $(LOCK)/bin/uv pip compile -q pyproject.toml - --extra vllm --extra dev --python-version 3.11 \
     --python-platform x86_64-manylinux_2_28 --no-header --no-annotate --no-emit-package setuptools --output-file
 
-lock: $(UV)  ## resolve the GPU environment again, near the versions of requirements.lock
+lock: $(LOCK)/bin/uv  ## resolve the GPU environment again, near the versions of requirements.lock
 	test -f requirements.gpu.lock || cp requirements.lock requirements.gpu.lock
 	$(RESOLVE) requirements.gpu.lock > $(LOCK)/resolved.log
 
-check-lock: $(UV)  ## check that requirements.gpu.lock is a solution of what this package and its vLLM ask for
+check-lock: $(LOCK)/bin/uv  ## check that requirements.gpu.lock is a solution of what this package and its vLLM ask for
 	cp requirements.gpu.lock $(LOCK)/checked.lock
 	$(RESOLVE) $(LOCK)/checked.lock > $(LOCK)/resolved.log
 	diff requirements.gpu.lock $(LOCK)/checked.lock

@@ -113,11 +113,8 @@ def import_all() -> None:
     import_module("dapo_lit.cli.study_launch").uncommitted = list
     # Hundreds of patterns, which transformers compiles when it loads its first model.
     import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("qwen2")
-    # Most commands of the tests choose this group and no other: they add their values to what is composed here, as
-    # Hydra does it. Hydra's grammars and plugins are loaded by it too.
-    composition = import_module("composition")
-    import_module("dapo_lit.cli.command").composed_tree = composition.tree_of
-    composition.tree_of(["+experiment=four_sums"])
+    # Most commands of the tests choose these groups and no other. Hydra's grammars and plugins are loaded by it too.
+    import_module("dapo_lit.cli.config_tree").composed_tree(["+experiment=four_sums"])
     gc.collect()
     gc.freeze()  # a process that is forked has not to look through all this
 

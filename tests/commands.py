@@ -2,9 +2,7 @@
 
 from pathlib import Path
 
-from composition import tree_of
-
-from dapo_lit.cli.config_tree import resolved
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import parse_as
 from dapo_lit.config.commands import EvaluateConfig, ExportConfig
 from dapo_lit.export import export
@@ -12,7 +10,7 @@ from dapo_lit.export import export
 
 def evaluation(*overrides: str) -> EvaluateConfig:
     """The config of an evaluation, composed as the command composes it."""
-    return parse_as(resolved(tree_of(overrides, "evaluate")), EvaluateConfig)
+    return parse_as(resolved(composed_tree(overrides, "evaluate")), EvaluateConfig)
 
 
 def export_to(output: Path, ckpt: Path) -> None:

@@ -177,8 +177,6 @@ def compose(cache: Path, tmp_path: Path) -> Callable[..., "Config"]:
 @kept
 def values_of(overrides: tuple[str, ...]) -> dict[str, Any]:
     """What Hydra makes of some overrides; many tests have the same."""
-    from composition import tree_of
+    from dapo_lit.cli.config_tree import composed_tree, resolved
 
-    from dapo_lit.cli.config_tree import resolved
-
-    return resolved(tree_of(overrides))
+    return resolved(composed_tree(overrides))

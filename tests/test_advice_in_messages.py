@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from composition import tree_of
 
-from dapo_lit.cli.config_tree import plain, with_literals
+from dapo_lit.cli.config_tree import composed_tree, plain, with_literals
 from dapo_lit.config import Config
 from dapo_lit.config.parsing import typed_faults
 
@@ -49,7 +48,7 @@ def advice() -> dict[tuple[str, str], str]:
 
 @pytest.fixture(scope="module")
 def tree():
-    return tree_of(["+experiment=four_sums"])
+    return composed_tree(["+experiment=four_sums"])
 
 
 def test_there_is_advice_to_take():

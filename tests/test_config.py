@@ -1,10 +1,11 @@
 """Every config composes, differs from its reference only where it says so, and answers mistakes with one message."""
 
 import re
+import shutil
 import subprocess
 
+import hydra
 import pytest
-from composition import tree_of
 from omegaconf import OmegaConf
 
 from ablations.techniques import DAPO, LADDER, NAIVE_GRPO, REGISTER
@@ -42,16 +43,31 @@ ANOTHER_TASK = {
 """Experiments with a task and a size of their own."""
 
 
-def test_the_trees_of_the_tests_are_those_that_hydra_composes():
-    overrides = [
-        "+experiment=ablate_token_level_loss",
-        "~regime",
-        "trainer=fsdp",
-        "policy.path=b",
-        "runs_dir=${task.label}",
-    ]
-    tree_of(overrides[:-1])  # whose groups are kept
-    assert OmegaConf.to_yaml(tree_of(overrides)) == OmegaConf.to_yaml(composed_tree(overrides))
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["policy.path=b", "+experiment=ablate_token_level_loss", "~regime", "trainer=fsdp", "runs_dir=${task.label}"],
+        ["+regime=joint", "task.options={max_terms: 3}", "+task.options.a=4", "task.options.a=5", "seed=3"],
+        ["seed=2", "++seed=4", "task.options={max_terms: 3}", "~callbacks", "seed=5"],
+        ["+experiment=four_sums", "policy.lora={rank: 4, alpha: 8}", "policy.lora.alpha=2", "turns.environment='a,b'"],
+        ["+regime=joint", "study.arm='dapo-clip_higher'", "study.seeds=[0,1]", "seed=1", "+study=leave_one_out"],
+    ],
+)  # fmt: skip
+def test_a_tree_whose_groups_are_kept_is_the_one_that_hydra_composes(overrides):
+    composed_tree([override for override in overrides if not override.startswith("seed=")])  # whose groups are kept
+    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
+        of_hydra = hydra.compose("config", overrides)
+    assert OmegaConf.to_yaml(composed_tree(overrides)) == OmegaConf.to_yaml(of_hydra)
+    assert OmegaConf.is_struct(composed_tree(overrides))
+
+
+def test_a_file_of_conf_that_changes_is_composed_again(tmp_path, monkeypatch):
+    shutil.copytree(config_folder(), tmp_path / "conf")
+    monkeypatch.setattr("dapo_lit.cli.config_tree.config_folder", lambda: tmp_path / "conf")
+    assert composed_tree(["+regime=joint"]).seed == composed_tree([]).seed == 0
+    file = tmp_path / "conf" / "config.yaml"
+    file.write_text(re.sub(r"(?m)^seed: 0", "seed: 9", file.read_text(encoding="utf-8")), encoding="utf-8")
+    assert composed_tree([]).seed == 9
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -10,13 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
-from composition import tree_of
 
 from ablations.designs import Arm
 from dapo_lit import convert
 from dapo_lit.ablate import base_run, parse_arguments
 from dapo_lit.cli.command import compose
-from dapo_lit.cli.config_tree import resolved
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.study_launch import prepare, with_arm
 from dapo_lit.config import ConfigError
 from dapo_lit.config.identity import differences, identity, kinds
@@ -30,14 +29,8 @@ from dapo_lit_tools.conversion.converted import Conversion, fits
 SCRIPTS = Path(__file__).parent / "scripts_elsewhere"
 
 
-@pytest.fixture(autouse=True)
-def composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scripts choose few groups, and composing them takes most of a conversion's time."""
-    monkeypatch.setattr("dapo_lit.cli.config_tree.composed_tree", tree_of)
-
-
 def science(arguments: list[str]) -> dict:
-    return identity(resolved(tree_of(arguments)))
+    return identity(resolved(composed_tree(arguments)))
 
 
 def of(script: str | Path) -> tuple[Conversion, list[str]]:
@@ -78,11 +71,11 @@ def test_the_recipe_of_dapos_authors_becomes_the_experiment_that_was_written_by_
     }  # fmt: skip
     of_packing = {key for key in different if key.startswith("trainer.")}
     assert different.keys() - of_packing == expected
-    assert different["budget.steps"][0] == tree_of([]).budget.steps
+    assert different["budget.steps"][0] == composed_tree([]).budget.steps
     assert "trainer.total_epochs" in found.by_hand
     assert "microbatch" in found.notes["actor_rollout_ref.actor.loss_agg_mode"]
     assert found.unknown == []
-    tree = tree_of(arguments)
+    tree = composed_tree(arguments)
     assert (tree.trainer.devices, tree.trainer.num_nodes, tree.rollout.engine) == (8, 16, "vllm")
     assert tree.algorithm.dynamic_sampling.max_rounds == 10 * 1536 // 512
     assert tree.task.path == "$HOME/verl/data/dapo-math-17k.parquet"
@@ -90,7 +83,7 @@ def test_the_recipe_of_dapos_authors_becomes_the_experiment_that_was_written_by_
 
 def test_other_scripts_of_verl_keep_their_settings_or_say_what_becomes_of_them():
     found, arguments = of(SCRIPTS / "verl_gmpo_7b.sh")
-    tree = tree_of(arguments)
+    tree = composed_tree(arguments)
     assert (tree.algorithm.loss, tree.algorithm.clip.low) == ("gmpo", 0.4)
     assert not tree.algorithm.techniques.clip_higher  # the upper bound is the lower one
     # verl takes this loss as a mean over sequences, whatever loss_agg_mode is.
@@ -101,7 +94,7 @@ def test_other_scripts_of_verl_keep_their_settings_or_say_what_becomes_of_them()
     assert (tree.budget.steps, tree.trainer.num_nodes) == (200, 8)
     assert found.without["trainer.total_epochs"] == "does nothing in this script"
     found, arguments = of(SCRIPTS / "verl_gsm8k_lora.sh")
-    tree = tree_of(arguments)
+    tree = composed_tree(arguments)
     assert (tree.algorithm.kl.beta, tree.algorithm.kl.estimator, tree.algorithm.kl.where) == (0.001, "k3", "loss")
     assert tree.policy.lora == {"rank": 64, "alpha": 32.0}
     assert not tree.algorithm.techniques.clip_higher  # its bounds are equal
@@ -127,7 +120,7 @@ def test_every_setting_of_a_script_is_somewhere_in_the_answer(name):
 
 def test_trls_example_of_dapo_is_dapo_without_dynamic_sampling(trl_script):
     found, arguments = of(trl_script)
-    tree = tree_of(arguments)
+    tree = composed_tree(arguments)
     on = {switch for switch, value in tree.algorithm.techniques.items() if value}
     assert on == {"clip_higher", "token_level_loss", "overlong_filtering", "soft_overlong_punishment"}
     assert (tree.algorithm.clip.low, tree.algorithm.clip.high) == (0.2, 0.28)
@@ -139,7 +132,7 @@ def test_trls_example_of_dapo_is_dapo_without_dynamic_sampling(trl_script):
 
 def test_a_command_line_of_trls_takes_its_defaults_along():
     found, arguments = of(SCRIPTS / "trl_grpo_vlm.sh")
-    tree = tree_of(arguments)
+    tree = composed_tree(arguments)
     assert tree.policy.path == "HuggingFaceTB/SmolVLM2-2.2B-Instruct"
     assert (tree.algorithm.num_prompts, tree.algorithm.samples_per_prompt) == (1, 2)  # 2 completions an update
     assert (tree.algorithm.optimizer.lr, tree.algorithm.optimizer.schedule) == (1e-5, "linear")
@@ -285,7 +278,7 @@ def test_a_command_line_is_taken_as_it_is_and_the_answer_is_complete(capsys):
     printed = capsys.readouterr().out
     command = printed.split("\n\n")[0].replace("\\\n", " ")
     assert command.startswith("dapo-lit train algorithm=naive_grpo")
-    tree = tree_of(shlex.split(command)[2:])
+    tree = composed_tree(shlex.split(command)[2:])
     assert (tree.policy.path, tree.task.path, tree.budget.steps) == ("m", "d.jsonl", 10)
     assert "Not in the table of trl's keys, and left out:\n  frobnicate" in printed
 
@@ -371,9 +364,9 @@ def test_estimators_of_verl_bring_their_advantages_and_leave_loss_and_kl_as_the_
 def test_a_kl_term_of_verl_is_there_only_if_the_script_asks_for_one():
     for estimator in ("gae", "rloo", "reinforce_plus_plus"):
         off = verl(adv_estimator=estimator, rollout__n=4, use_kl_in_reward=False, use_kl_loss=False)
-        assert tree_of(convert.arguments_of(off.settings)[0]).algorithm.kl.beta == 0
+        assert composed_tree(convert.arguments_of(off.settings)[0]).algorithm.kl.beta == 0
         on = verl(adv_estimator=estimator, rollout__n=4, use_kl_in_reward=True)
-        kl = tree_of(convert.arguments_of(on.settings)[0]).algorithm.kl
+        kl = composed_tree(convert.arguments_of(on.settings)[0]).algorithm.kl
         assert (kl.beta, kl.where, kl.estimator) == (0.001, "reward", "k1")
 
 
@@ -420,7 +413,7 @@ def test_a_ratio_of_sequences_of_trl_keeps_the_scripts_bounds():
     assert changed(trl(epsilon=3e-4, loss_type="grpo", importance_sampling_level="sequence"), tokens) == {
         "algorithm.loss": "gspo"
     }
-    assert not tree_of(convert.arguments_of(tokens.settings)[0]).algorithm.techniques.clip_higher
+    assert not composed_tree(convert.arguments_of(tokens.settings)[0]).algorithm.techniques.clip_higher
     assert changed(trl(loss_type="dr_grpo"), trl(loss_type="grpo")) == {
         "algorithm.completion_level_denominator": "constant"
     }
@@ -580,7 +573,7 @@ def test_a_text_of_a_script_is_never_filled_in_by_omegaconf(monkeypatch):
     arguments, fault = convert.arguments_of(found.settings)
     assert fault == ""
     assert "0123456789" not in "".join(arguments)
-    assert resolved(tree_of(arguments))["policy"]["path"] == "${oc.env:SECRET}"
+    assert resolved(composed_tree(arguments))["policy"]["path"] == "${oc.env:SECRET}"
 
 
 def test_neither_trainer_is_named_where_neither_is_in_a_line():
@@ -663,7 +656,7 @@ def test_the_last_lines_are_the_ablation_with_the_values_of_the_run(tmp_path, ca
     assert arms == {Arm(frozenset(techniques)).name, *(Arm(frozenset(techniques - {t})).name for t in techniques)}
     home = [argument.replace("$HOME", "/home/a b") for argument in arguments]
     assert differences(science(plan_of(plan)), science(home)) == {}
-    cell = resolved(with_arm(tree_of([*study[1:-1], f"study.arm={Arm(frozenset(techniques)).name}"])))
+    cell = resolved(with_arm(composed_tree([*study[1:-1], f"study.arm={Arm(frozenset(techniques)).name}"])))
     # A study evaluates its last policy on more samples, and names itself.
     assert differences(identity(cell), science(home)).keys() == {"evaluation.final_samples"}
     options, own = parse_arguments(ablate)

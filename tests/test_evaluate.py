@@ -8,10 +8,9 @@ import pandas as pd
 import pytest
 import yaml
 from commands import evaluation
-from composition import tree_of
 
 from ablations.errors import UserError
-from dapo_lit.cli.config_tree import resolved
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import parse
 from dapo_lit.config.commands import EvaluateConfig, unread
 from dapo_lit.evaluate import evaluate
@@ -41,7 +40,7 @@ def run(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "trainer.checkpoint_every=1", f"evaluation.benchmarks=[{folder}/sums.yaml]", "logger.rollouts_every=1",
         "logger.progress=none", f"runs_dir={folder}/runs",
     ]  # fmt: skip
-    train(parse(resolved(tree_of(overrides))), [])
+    train(parse(resolved(composed_tree(overrides))), [])
     return folder / "runs" / "four_sums" / "dapo" / "seed_0"
 
 

@@ -8,9 +8,8 @@ import pytest
 import torch
 import yaml
 from command_line import run_cli
-from composition import tree_of
 
-from dapo_lit.cli.config_tree import resolved
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import Config, ConfigError, parse, parse_as
 from dapo_lit.engines.vllm_engine.options import RESERVED_BYTES
 from dapo_lit.forecast.fitting import (
@@ -35,11 +34,11 @@ SMALL = (
 
 
 def composed(*overrides: str) -> Config:
-    return parse(resolved(tree_of(overrides)))
+    return parse(resolved(composed_tree(overrides)))
 
 
 def planned(*overrides: str) -> PlanConfig:
-    return parse_as(resolved(tree_of(overrides, "plan")), PlanConfig)
+    return parse_as(resolved(composed_tree(overrides, "plan")), PlanConfig)
 
 
 PARAMETERS = 20_000_000

@@ -1,15 +1,14 @@
 """The cards of conf/hardware: each with its source, and each number of one can be changed alone."""
 
 import pytest
-from composition import tree_of
 
-from dapo_lit.cli.config_tree import resolved
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import config_folder, parse_as
 from dapo_lit_tools.planning.hardware import GPUS, Hardware, PlanConfig
 
 
 def hardware(*overrides: str) -> Hardware:
-    return parse_as(resolved(tree_of(overrides, "plan")), PlanConfig).hardware
+    return parse_as(resolved(composed_tree(overrides, "plan")), PlanConfig).hardware
 
 
 @pytest.mark.parametrize("name", sorted(GPUS))

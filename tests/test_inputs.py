@@ -44,13 +44,11 @@ def sums(*pairs: tuple[int, int]) -> str:
 @pytest.fixture(scope="module")
 def folder(cache, tmp_path_factory) -> Path:
     """Everything that a config can name by a path, in one folder."""
-    from composition import tree_of
-
-    from dapo_lit.cli.config_tree import resolved
+    from dapo_lit.cli.config_tree import composed_tree, resolved
     from dapo_lit.config import parse
 
     folder = tmp_path_factory.mktemp("inputs")
-    base = RunComponents(parse(resolved(tree_of(["+experiment=four_sums"])))).policy_folder
+    base = RunComponents(parse(resolved(composed_tree(["+experiment=four_sums"])))).policy_folder
     shutil.copytree(base, folder / "policy")
     (folder / "policy" / "chat_template.jinja").write_text(DATED)
     (folder / "train.jsonl").write_text(sums((1, 2), (2, 2), (3, 1), (4, 3)))

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from command_line import SMALL
-from composition import tree_of
 from synthetic_runs import write_run
 from wiring_parts import HALVED
 
@@ -22,7 +21,7 @@ from ablations.read.runs import Runs, read_run
 from ablations.report.explore import panels
 from ablations.report.run_page import write_run_page
 from ablations.techniques import DAPO
-from dapo_lit.cli.config_tree import resolved
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.switches.algorithm import check_algorithm
 from dapo_lit.switches.trials import measured
@@ -62,7 +61,7 @@ def as_before():
 
 def test_a_run_logs_them_describes_them_and_its_page_places_them(tmp_path):
     named = (f"logger.own_metrics=[{OWN}SHORT_WRONG,{OWN}MEASURED]", f"algorithm.own_techniques=[{OWN}MEASURED]")
-    train(parse(resolved(tree_of([*SMALL, *named, "budget.steps=1", f"runs_dir={tmp_path}"]))), [])
+    train(parse(resolved(composed_tree([*SMALL, *named, "budget.steps=1", f"runs_dir={tmp_path}"]))), [])
     run = read_run(next(tmp_path.rglob("run.json")).parent)
     assert 0 < run.series(KEY).iloc[-1] <= 1
     assert run.series("own/longest_group").iloc[-1] > 1

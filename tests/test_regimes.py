@@ -1,11 +1,10 @@
 """The shipped regimes: each composes with its arms in either order of the options, and has its place on the page."""
 
 import pytest
-from composition import tree_of
 from omegaconf import DictConfig
 
 from ablations.trainer import flatten
-from dapo_lit.cli.config_tree import resolved
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.study_launch import study_design, with_values
 from dapo_lit.config import Config, config_folder, parse
 
@@ -14,7 +13,7 @@ PAGE = (config_folder().parent / "docs" / "regimes.md").read_text()
 
 
 def composed(*overrides: str) -> tuple[DictConfig, Config]:
-    tree = tree_of(overrides)
+    tree = composed_tree(overrides)
     return tree, parse(resolved(tree))
 
 

@@ -1,10 +1,9 @@
 """Arms of the studies in conf/study/ compose and differ from their reference in declared keys only."""
 
 import pytest
-from composition import tree_of
 
 from ablations.trainer import flatten
-from dapo_lit.cli.config_tree import resolved
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.study_launch import check_arms, study_design, with_values
 from dapo_lit.config import parse
 from dapo_lit.config.shipped import group_file, known_choices
@@ -14,7 +13,7 @@ STUDIES = [name for name in known_choices("study") if name not in ("calibrate", 
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_composed_arms_differ_from_their_reference_in_declared_keys_only(name):
-    base = tree_of([f"+study={name}"])
+    base = composed_tree([f"+study={name}"])
     study = study_design(parse(resolved(base)))
     check_arms(study, base)
     reference = next(arm for arm in study.arms if arm.name == study.reference)

@@ -14,12 +14,11 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from composition import tree_of
 from small_runs import Run
 
 from ablations.errors import UserError
 from dapo_lit.build.base_policy import policy_folder
-from dapo_lit.cli.config_tree import resolved
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import parse
 from dapo_lit.config.identity import kinds
 from dapo_lit.config.sections import HORIZON, SCIENCE
@@ -206,7 +205,7 @@ def files(cache, tmp_path_factory) -> dict[str, str]:
         return str(folder / name)
 
     (folder / "template.yaml").write_text('answer_format: none\ntext: "{problem} "\n')
-    micro = parse(resolved(tree_of(["+experiment=four_sums"])))
+    micro = parse(resolved(composed_tree(["+experiment=four_sums"])))
     return {
         "MICRO": str(policy_folder(micro.policy, micro.task)),
         "OTHER_MICRO": str(policy_folder(micro.policy, micro.task.model_copy(update={"base_seed": 1}))),
@@ -249,7 +248,9 @@ class Gradients:
 
 def observed(settings: Mapping[str, str], folder: Path) -> dict[str, Any]:
     """The observables of a run, by name."""
-    config = parse(resolved(tree_of([*(f"{key}={value}" for key, value in settings.items()), f"runs_dir={folder}"])))
+    config = parse(
+        resolved(composed_tree([*(f"{key}={value}" for key, value in settings.items()), f"runs_dir={folder}"]))
+    )
     try:
         run = Run(config)
         problems = [(problem.id, problem.problem) for problem in run.parts.problems.train]

@@ -1,21 +1,34 @@
 """Hydra's composed tree of a command's config; what Hydra and OmegaConf refuse, as ConfigError."""
 
+import pickle
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ablations.errors import one_line
 from dapo_lit.cli.config_files import check_expansion
-from dapo_lit.cli.overrides import INSTEAD, WITH_ARGUMENTS, choices_as_text, secret_of, study_last
+from dapo_lit.cli.overrides import (
+    INSTEAD,
+    WITH_ARGUMENTS,
+    choices_as_text,
+    of_hydra,
+    parsed,
+    secret_of,
+    study_last,
+)
 from dapo_lit.config import ConfigError, Section, config_folder, is_free, parse_as
 from dapo_lit.config.parsing import Schema, typed_faults
 from dapo_lit.config.sections import meanings, section_of
+from dapo_lit.config.shipped import is_group, own_folders
 
 
 @contextmanager
@@ -60,8 +73,8 @@ def composition_fault(error: Exception) -> str:
 @refusals_in_one_line()
 def composed_tree(overrides: Sequence[str], config_name: str = "config") -> DictConfig:
     """Interpolations are not yet resolved, and nothing is checked. A fork's tree is made of that of its run."""
-    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
-        tree = hydra.compose(config_name, study_last(choices_as_text(overrides)))
+    arguments = study_last(choices_as_text(overrides))
+    tree = _with_values(arguments, config_name) or _composed(arguments, config_name)
     for section in WITH_ARGUMENTS:
         given = tree.get(section)
         if given is not None and (key := secret_of(section, OmegaConf.to_container(given, resolve=False))):
@@ -72,6 +85,46 @@ def composed_tree(overrides: Sequence[str], config_name: str = "config") -> Dict
         check_expansion(plain(tree))
         tree = OmegaConf.create(continued(resolved(tree), overrides))
     return tree
+
+
+def _composed(arguments: Sequence[str], config_name: str) -> DictConfig:
+    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
+        return hydra.compose(config_name, [*arguments])
+
+
+def _with_values(arguments: Sequence[str], config_name: str) -> DictConfig | None:
+    """The composed tree, where nothing but values of existing keys comes after the choices of groups.
+
+    Hydra takes a quarter of a second for the groups and a command composes several configs, so a tree of groups is
+    kept; values are set as Hydra sets them. None where it is better asked itself: it words the refusals, and files of
+    one's own may change.
+    """
+    if own_folders(arguments):
+        return None
+    given = [parsed(argument) for argument in arguments]
+    plain = [_sets_a_value(override) for override in given]
+    # What adds or deletes a key may concern the values before it.
+    last = max((k for k, o in enumerate(given) if not plain[k] and not is_group(o.key_or_group)), default=-1)
+    groups = tuple(argument for k, argument in enumerate(arguments) if k <= last or not plain[k])
+    files = tuple((file, file.stat().st_mtime_ns) for file in sorted(config_folder().rglob("*.yaml")))
+    tree = pickle.loads(_of_groups(groups, config_name, files))
+    with suppress(OmegaConfBaseException):
+        for override in [o for k, o in enumerate(given) if k > last and plain[k]]:
+            OmegaConf.update(tree, override.key_or_group, override.value(), merge=True)
+        return tree
+    return None
+
+
+def _sets_a_value(override: Override) -> bool:
+    """Whether it is `key=value`: no choice of a group, nothing added or deleted, no sweep."""
+    is_choice = override.package is not None or is_group(override.key_or_group) or of_hydra(override)
+    return override.type is OverrideType.CHANGE and not override.is_sweep_override() and not is_choice
+
+
+@lru_cache(maxsize=16)
+def _of_groups(groups: tuple[str, ...], config_name: str, files: tuple[tuple[Path, int], ...]) -> bytes:
+    """The tree as bytes, from which a copy is made in a fifth of the time of a deep copy."""
+    return pickle.dumps(_composed(groups, config_name))
 
 
 def with_literals(tree: DictConfig, values: Mapping[str, Any]) -> DictConfig:

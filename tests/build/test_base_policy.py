@@ -5,14 +5,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from composition import tree_of
 
 from ablations.errors import DamagedError
 from ablations.files.manifest import read_manifest, write_manifest
 from dapo_lit.build import base_policy
 from dapo_lit.build.base_policy import SHIPPED, base_spec, find_base, pack_base, weights_of
 from dapo_lit.cli.command import compose as composed
-from dapo_lit.cli.config_tree import resolved
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.shipped import choice
 from dapo_lit.runs.resume import check_reference
@@ -28,7 +27,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 
 
 def of(*overrides: str) -> Config:
-    return parse(resolved(tree_of(["task.base=null", "task.base_seed=3", *overrides])))
+    return parse(resolved(composed_tree(["task.base=null", "task.base_seed=3", *overrides])))
 
 
 def perturbed(folder: Path) -> None:

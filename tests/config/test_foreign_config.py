@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -10,15 +10,12 @@ from typing import Any
 
 import pytest
 import yaml
-from omegaconf import DictConfig
 
 from ablations.errors import UserError
 from ablations.read.packed_cells import write_packed
 from ablations.read.runs import load
 from ablations.trainer import flatten
-from dapo_lit.cli import study_launch, study_plan
 from dapo_lit.cli.command import compose, compose_run
-from dapo_lit.cli.config_tree import composed_tree
 from dapo_lit.cli.fork import for_each_state
 from dapo_lit.cli.study_launch import prepare
 from dapo_lit.config import Config, ConfigError
@@ -64,24 +61,12 @@ def four_sums() -> dict[str, Any]:
     return compose("+experiment=four_sums").model_dump(mode="json")
 
 
-@cache
-def composed_once(*arguments: str) -> DictConfig:
-    return composed_tree(arguments)
-
-
-def composed(arguments: Sequence[str]) -> DictConfig:
-    """Composing takes most of the time. The tree of a fork depends on the folder as well."""
-    return composed_tree(arguments) if "+study=fork" in arguments else composed_once(*arguments).copy()
-
-
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch) -> Path:
     """A folder with a module that leaves a trace where it is imported."""
     (tmp_path / "evil.py").write_text("open('executed', 'w')\ndef reward(problems, completions): return []\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    for module in (study_launch, study_plan):
-        monkeypatch.setattr(module, "composed_tree", composed)
     return tmp_path
 
 

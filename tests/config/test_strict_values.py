@@ -13,11 +13,10 @@ from random import Random
 from typing import Any
 
 import pytest
-from composition import tree_of
 from odd_values import answer, check_answer
 
 from dapo_lit.cli import command
-from dapo_lit.cli.config_tree import resolved
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.overrides import parsed
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.config.identity import flatten, put
@@ -113,9 +112,13 @@ def trees() -> list[dict[str, Any]]:
     """Configs that have every section between them."""
     fork = {"run": "runs/a", "steps": [1], "horizon": 2}
     adapter = {"rank": 4, "alpha": 8.0}
-    other = resolved(tree_of(["+experiment=four_sums", "algorithm=ppo"]))
+    other = resolved(composed_tree(["+experiment=four_sums", "algorithm=ppo"]))
     put(other, "policy.lora", adapter)
-    return [resolved(tree_of(["+study=leave_one_out", "+regime=joint"])), other, {**copy.deepcopy(other), "fork": fork}]
+    return [
+        resolved(composed_tree(["+study=leave_one_out", "+regime=joint"])),
+        other,
+        {**copy.deepcopy(other), "fork": fork},
+    ]
 
 
 def test_no_choice_of_the_schema_is_a_number_or_a_switch_which_python_takes_for_each_other():
@@ -194,13 +197,13 @@ def test_settings_together_mean_what_they_say_or_are_refused_in_one_line_that_na
 
 
 def drawn_lines(draw: Random) -> Iterator[list[str]]:
-    leaves = [key for key in flatten(resolved(tree_of(["+regime=joint"]))) if not key.startswith("regime.techniques")]
+    keys_of_a_run = flatten(resolved(composed_tree(["+regime=joint"])))
+    leaves = [key for key in keys_of_a_run if not key.startswith("regime.techniques")]
     while True:
         yield [f"{key}={draw.choice(TEXTS)}" for key in draw.sample(leaves, draw.choice([1, 1, 2, 3]))]
 
 
 def test_a_command_line_means_what_it_says_or_is_refused_in_one_line_that_names_the_key(monkeypatch):
-    monkeypatch.setattr(command, "composed_tree", lambda arguments, name="config": tree_of(arguments, name))
     fields, ran, count = dict(keys()), [], {0: 0, 2: 0}
     for line, _ in zip(drawn_lines(Random(SEED)), range(LINES), strict=False):
         del ran[:]

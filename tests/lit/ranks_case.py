@@ -13,11 +13,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from composition import tree_of
 from torch.distributed.tensor import DTensor, Shard
 
 from dapo_lit.build.components import RunComponents
-from dapo_lit.cli.config_tree import resolved
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import Config, parse
 from dapo_lit.lit.callbacks import Checkpoints, Recorder
 from dapo_lit.lit.datamodule import RolloutDataModule
@@ -76,7 +75,7 @@ CASES = {
 
 
 def compose(*overrides: str) -> Config:
-    return parse(resolved(tree_of(overrides)))
+    return parse(resolved(composed_tree(overrides)))
 
 
 def whole(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from composition import tree_of
 from lightning import Callback, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
@@ -14,7 +13,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from ablations.errors import DamagedError
 from dapo_lit import DAPOModule, RolloutDataModule
-from dapo_lit.cli.config_tree import resolved
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import Config, ConfigError, parse
 from dapo_lit.engines.torch_engine.engine import TorchEngine
 from dapo_lit.lit.fit import continuing
@@ -28,7 +27,7 @@ METRIC = "eval/four_sums/avg@2"
 
 
 def composed(*overrides: str) -> Config:
-    return parse(resolved(tree_of([*SMALL, *overrides])))
+    return parse(resolved(composed_tree([*SMALL, *overrides])))
 
 
 def settings(steps: int = 2, *more: str) -> Config:

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 import tables
-from composition import tree_of
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import OverrideType
 from small_runs import rows
 
-from dapo_lit.cli.config_tree import resolved
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.cli.overrides import check_overrides, written_out
 from dapo_lit.config import config_folder, parse
 from dapo_lit.config.identity import kinds
@@ -52,7 +51,7 @@ def metric_rows(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> list[d
     for name, overrides in (("learns", learns), ("turns", turns), ("empty", empty)):
         runs = tmp_path_factory.mktemp(name)
         with pytest.raises(ExhaustedError) if name == "empty" else nullcontext():
-            train(parse(resolved(tree_of([*overrides, f"runs_dir={runs}"]))), [])
+            train(parse(resolved(composed_tree([*overrides, f"runs_dir={runs}"]))), [])
         found += rows(next(runs.rglob("metrics.jsonl")).parent)
     return found
 
@@ -141,7 +140,7 @@ def test_every_quoted_command_composes(name, command):
             single += [f"{key}={value}" for value in list(override.sweep_string_iterator())[:1]]
         else:
             single.append(override.input_line or "")
-    tree = tree_of(single, config_name)
+    tree = composed_tree(single, config_name)
     if module == "dapo_lit.train":
         parse(resolved(tree))
 
@@ -176,7 +175,7 @@ def test_the_page_for_other_trainers_and_the_hints_on_their_keys_agree():
 def test_the_port_of_a_trl_script_is_the_experiment_of_the_script():
     """The script's own values, and TRL's defaults where it names none, in each key that decides what is learned."""
     command = next(line for name, line in quoted_commands() if name == "coming_from.md" and "naive_grpo" in line)
-    config = parse(resolved(tree_of(shlex.split(command)[3:])))
+    config = parse(resolved(composed_tree(shlex.split(command)[3:])))
     algorithm, optimizer = config.algorithm, config.algorithm.optimizer
     on = {switch for switch, value in algorithm.techniques.model_dump().items() if value}
     assert on == {"clip_higher", "token_level_loss"}  # epsilon_high; loss_type="dapo"

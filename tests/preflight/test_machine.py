@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from composition import tree_of
 
-from dapo_lit.cli.config_tree import resolved
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import Config, ConfigError, config_folder, parse
 from dapo_lit.preflight import machine
 from dapo_lit.preflight.machine import check_devices, check_machine
@@ -23,7 +22,7 @@ ON_GPUS = {
 
 
 def compose(*overrides: str) -> Config:
-    return parse(resolved(tree_of(overrides)))
+    return parse(resolved(composed_tree(overrides)))
 
 
 @pytest.fixture

@@ -6,11 +6,10 @@ import re
 import numpy as np
 import pytest
 import torch
-from composition import tree_of
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
-from dapo_lit.cli.config_tree import resolved
+from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import ConfigError, parse
 from dapo_lit.data.problem import Problem
 from dapo_lit.engines.protocol import Sample, SampleKey
@@ -112,7 +111,7 @@ def difference(model: PreTrainedModel, lengths: tuple[int, ...] = (13, 29)) -> f
 def trains(model: PreTrainedModel) -> None:
     """One update of one right and one wrong answer makes the right one more probable."""
     settings = ("algorithm.minibatch_prompts=1", "algorithm.techniques.dynamic_sampling=false")
-    config = parse(resolved(tree_of(["+experiment=four_sums", *settings])))
+    config = parse(resolved(composed_tree(["+experiment=four_sums", *settings])))
     group = Group(1, 0, Problem("p", "", ""), 0, np.array([5, 6, 7]))
     for index, ids in enumerate(([8, 9, 10, 11], [12, 13])):
         sample = Sample(SampleKey(1, "p", 0, index), np.array(ids), np.full(len(ids), -4.0, np.float32), True, 0)

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from composition import tree_of
 from synthetic_runs import write_run
 
 from ablations.read.runs import load
@@ -18,7 +17,6 @@ def test_a_sequential_study_stops_at_the_look_that_decides_it_or_at_its_end(
 ) -> None:
     """Cells are written instead of trained: the launch, the looks and the verdicts are the real ones."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dapo_lit.cli.study_launch.composed_tree", tree_of)  # of every cell, in a tenth of the time
     asked = (
         "+experiment=ablate_clip_higher", "~regime", "study.metric=eval/chain_sum/avg@4", "study.workers=1",
         "preflight=false",
