@@ -26,6 +26,13 @@ def check_machine(config: Config) -> None:
         raise ConfigError(f"policy.path is null and task.name={task.name} has no base policy; set policy.path")
     if trainer.accelerator == "gpu" and not may_have_gpu():
         check_devices(trainer, 0)
+    if config.rollout.engine == "vllm" and config.rollout.vllm.placement != "server":
+        from dapo_lit.engines.vllm_engine.installed import check_installed
+
+        try:
+            check_installed()
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
     cores = os.cpu_count() or 1
     if trainer.threads > max(cores, MANY_THREADS):
         raise ConfigError(f"trainer.threads={trainer.threads}, but this machine has {cores} cores")

@@ -3,9 +3,11 @@
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from command_line import run_cli
 
 from dapo_lit.cli.config_tree import composed_tree, resolved
 from dapo_lit.config import Config, ConfigError, config_folder, parse
@@ -89,3 +91,11 @@ def test_threads_beyond_the_cores_and_a_step_beyond_the_memory_are_refused():
 def test_what_is_looked_at_first_loads_no_torch():
     code = "import sys, dapo_lit.preflight.machine as m; m.may_have_gpu(); print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+@pytest.mark.skipif(bool(find_spec("vllm")), reason="vLLM is installed here")
+def test_vllm_that_is_not_installed_is_refused_before_a_base_policy_is_trained(tmp_path, monkeypatch):
+    done = run_cli("+experiment=chain_sum_rare", "rollout=vllm", "task.base=null", f"runs_dir={tmp_path}", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: rollout=vllm needs vLLM 0.26 to 0.32, and none is installed; ")
+    assert not [*tmp_path.iterdir()]

