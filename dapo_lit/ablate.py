@@ -25,6 +25,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, TextIO
@@ -408,7 +410,7 @@ def probe(technique: str, study: Config, settings: Sequence[str], times: int) ->
 
 
 def probed(study: Config, settings: Sequence[str], arm: str, times: int, without: str = "") -> Probe:
-    """Trains a few steps of an arm in a process of its own.
+    """Trains a few steps of an arm, after the checks of a training; both in processes of their own.
 
     without: the technique that the arm lacks, for the screen.
 
@@ -417,6 +419,7 @@ def probed(study: Config, settings: Sequence[str], arm: str, times: int, without
     from ablations.compare.advice import updates_of
     from dapo_lit.cli.study_cost import used
     from dapo_lit.runs.run_folder import run_path
+    from dapo_lit.train import INHERITED, check_study
 
     epochs = study.algorithm.epochs * times
     overrides = [
@@ -430,9 +433,13 @@ def probed(study: Config, settings: Sequence[str], arm: str, times: int, without
         overrides.append("task.num_heldout=1")
     config = compose(*overrides, *(["preflight=false"] if times > 1 else []))
     run = run_path(config, arm)
+    for module in INHERITED:
+        import_module(module)
     with keeping(lambda: f"the probe's steps so far are in {run}, and the same command continues"):
-        if code := in_child(lambda: exit_code_of(lambda: train_probe(config, overrides))):
-            raise SystemExit(code)
+        # Two processes: vLLM leaves what a second engine in the same one stumbles over, such as a process group.
+        for part in (lambda: check_study([config]), lambda: train_probe(config, overrides)):
+            if code := in_child(partial(exit_code_of, part)):
+                raise SystemExit(code)
     rows = read_metrics(run).rows
     algorithm = flatten(config.model_dump(mode="json")["algorithm"])
     what = f"without {without}" if without else f"of {arm}"
@@ -454,10 +461,9 @@ def probed(study: Config, settings: Sequence[str], arm: str, times: int, without
 
 
 def train_probe(config: Config, overrides: list[str]) -> None:
-    """The checks of a training, on the screen, then the training itself: its steps too, all else in a log."""
-    from dapo_lit.train import check_study, train
+    """A training whose checks were made: its steps on the screen, all else in a log."""
+    from dapo_lit.train import train
 
-    check_study([config])
     log = Path(config.runs_dir) / config.study_name / "probe.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     print(f"training {config.budget.steps} steps; the output is in {log}", flush=True)

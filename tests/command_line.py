@@ -61,7 +61,7 @@ class Command:
         variables: Mapping[str, str] | None = None,
     ) -> None:
         self.arguments = [module, *arguments]
-        self._outputs = tempfile.TemporaryDirectory(prefix="command_")
+        self._outputs = tempfile.TemporaryDirectory(prefix="command_", ignore_cleanup_errors=True)
         self.folder = Path(self._outputs.name)
         request = {
             "module": module,

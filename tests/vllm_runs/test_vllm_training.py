@@ -11,6 +11,8 @@ import pytest
 import torch
 from command_line import Command, run_cli, run_ranks
 
+from dapo_lit.build.components import RunComponents
+
 STEPS = 10
 """Enough for a signal to come before the end."""
 TINY = (  # from the base policy that comes with the package: to pre-train one takes longer than the run
@@ -91,6 +93,20 @@ def test_a_run_with_vllm_is_forked_and_the_fork_ends_with_its_page(interrupted):
         assert row["step"] == 2
         check_agreement(row)
     assert "From here on" in (forks / "report.html").read_text()
+
+
+def test_a_technique_is_probed_with_vllm_on_a_model_and_problems_of_ones_own(interrupted, compose):
+    policy = RunComponents(compose(*TINY, small=False)).policy_folder
+    (interrupted / "sums.csv").write_text("problem,answer\n" + "".join(f"{a}+2=,{a + 2}\n" for a in range(1, 8)))
+    done = run_cli(
+        "dynamic_sampling", "--model", str(policy), "--data", "sums.csv", "--plan", "rollout=vllm",
+        "rollout.vllm.kv_cache_gb=0.25", "task.template=plain", "reward.extraction=hash", "task.max_prompt_tokens=24",
+        "task.max_response_tokens=24", "algorithm.overlong.cache_tokens=6", "algorithm.num_prompts=4",
+        "algorithm.minibatch_prompts=2", "algorithm.samples_per_prompt=8", "study.underpowered=true",
+        module="dapo_lit.ablate", cwd=interrupted, timeout=400,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Nothing was started. To start it:\npython" in done.stdout
 
 
 def test_smollm2_learns_a_step_of_arithmetic_and_the_engine_samples_from_what_it_learned(tmp_path):
