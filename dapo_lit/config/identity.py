@@ -64,13 +64,18 @@ def kind_of(key: str) -> Kind:
     return kinds().get(schema_key(key), SCIENCE)
 
 
+@cache
+def _sections(schema: type[Section]) -> list[tuple[str, type[Section] | None]]:
+    """The keys of a section, each with the section below it."""
+    return [(name, section_of(field.annotation)) for name, field in schema.model_fields.items()]
+
+
 def with_defaults(tree: Tree) -> dict[str, Any]:
     """A run's config with the keys that its version did not have."""
 
     def fill(part: Tree, schema: type[Section], defaults: Tree) -> dict[str, Any]:
         filled = dict(part)
-        for name, field in schema.model_fields.items():
-            section = section_of(field.annotation)
+        for name, section in _sections(schema):
             if name not in part and name in defaults:
                 # A key that an old version lacked had the value that is now the default; a new key ships with it.
                 filled[name] = defaults[name]

@@ -72,11 +72,11 @@ def counted() -> str:
     found: dict[str, set[str]] = {}
     for file in sorted((ROOT / "experiments").rglob("cells.parquet")):
         study = file.relative_to(ROOT / "experiments").parts[0]
-        values: dict[str, set[str]] = {}
+        values: dict[str, set[object]] = {}
         for text in pd.read_parquet(file, columns=["config"])["config"].drop_duplicates():
             # By the dotted key as it is: two keys of a free mapping (task.options) are not two values of it.
             for key, value in flatten(with_defaults(json.loads(text))).items():
-                values.setdefault(key, set()).add(json.dumps(value))
+                values.setdefault(key, set()).add(json.dumps(value) if isinstance(value, list | dict) else (value,))
         for key, several in values.items():
             if len(several) > 1 and key.split(".")[0] not in NOT_SCIENCE:
                 found.setdefault(schema_key(key), set()).add(study)
