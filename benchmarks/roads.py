@@ -228,7 +228,7 @@ def arrival(road: Road, vllm: str | None = None) -> None:
     )
     road(f"{asked} 'study.seeds=[0,1]'")
     if vllm:
-        road(f"{asked} 'study.seeds=[2,3]' rollout=vllm", python=vllm)
+        road(f"{asked} 'study.seeds=[0,1]' study_name=by_vllm rollout=vllm", python=vllm)
 
 
 def logs(road: Road) -> None:

@@ -232,6 +232,19 @@ def test_the_factorial_registers_main_effects_and_interactions_and_runs_seed_by_
     assert [composed_tree(sweep.overrides(c)).task.base_seed for c in sweep.cells[:64:32]] == [40, 41]
 
 
+def test_more_seeds_with_another_setting_are_refused_before_their_first_cell(study, capsys):
+    before = done_at(study / STUDY)
+    assert launch("study.seeds=[2,3]", "algorithm.clip.low=0.1", cwd=study) == 2
+    said = capsys.readouterr().err
+    assert f"{STUDY}/dapo/seed_0" in said
+    assert " in algorithm.clip.low, " in said
+    assert done_at(study / STUDY) == before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(study)
+        _, sweep = prepare(["-m", "+study=placebo", *TINY, "study.seeds=[2,3]"])
+    assert {cell.seed for cell in sweep.cells} == {2, 3}
+
+
 def test_a_packed_cell_with_the_same_config_is_not_run_again(study, capsys):
     packed = study / "experiments" / "runs"
     assert status([str(study / STUDY), "--pack", str(packed)]) == 0

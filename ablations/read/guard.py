@@ -141,15 +141,19 @@ def other_base(before: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     )
 
 
+def apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """The settings in which two cells of an arm differ, but for what follows their seeds."""
+    differing = _differing({"one": _relevant(one), "other": _relevant(other)})
+    return [key for key in differing if not key.endswith(("seed", "noise_stream"))]
+
+
 def _within_arm(runs: Runs) -> list[str]:
     """Seeds of one arm whose configs differ in more than the seed (a base seed that follows the seed may)."""
     found = []
     for arm in runs.arms:
         first, *others = runs.of(arm)
         for run in others:
-            differing = _differing({first.name: _relevant(first.identity), run.name: _relevant(run.identity)})
-            keys = [key for key in differing if not key.endswith(("seed", "noise_stream"))]
-            if keys:
+            if keys := apart(first.identity, run.identity):
                 found.append(f"{first.name} and {run.name} differ in {', '.join(keys)}")
                 break
     return found

@@ -16,13 +16,16 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig
 
 from ablations.designs import Arm, Design, read_arm, read_arms
-from ablations.errors import suggestion
+from ablations.errors import DamagedError, suggestion
+from ablations.files.layout import DONE
+from ablations.files.record import read_config
 from ablations.screen import printable
 from dapo_lit.cli.config_tree import composed_tree, config_of, with_literals
 from dapo_lit.cli.fork import check_changes, fork_arms
 from dapo_lit.cli.overrides import of_hydra, parsed_overrides
 from dapo_lit.cli.workers import Cell
 from dapo_lit.config import Config, ConfigError
+from dapo_lit.config.identity import identity
 from dapo_lit.config.shipped import SEARCHED, base_of, is_group, own_folders
 from dapo_lit.runs.code_state import code_state, commit_file, uncommitted
 
@@ -135,11 +138,33 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep]:
     sweep = Sweep(config, plan, multirun, cells, (*plain, *last), kept, tree)
     # Raises where this plan contradicts the registered one: registering anew would let a result choose the plan.
     with_plan(entries_in_force(sweep.folder, packed), plan, sweep.folder)
+    if multirun and not config.fork:
+        check_finished(sweep, study)
     print(_in_words(config, len(arms), seeds), flush=True)
     if kept:
         as_made = ", ".join(f"{key}={json.dumps(value)}" for key, value in kept.items())
         print(printable(f"as the packed cells were made: {as_made}"), flush=True)
     return list(arguments), sweep
+
+
+def check_finished(sweep: Sweep, study: Design) -> None:
+    """Refuses a study whose folder has finished cells of other seeds that no report would take together with these."""
+    from ablations.read.guard import apart
+
+    for arm in dict.fromkeys(cell.arm for cell in sweep.cells):
+        here = identity(config_of(with_values(sweep.tree, find_arm(study, arm)), Config).model_dump(mode="json"))
+        for file in sorted((sweep.folder / arm).glob(f"seed_*/{DONE}")):
+            if Cell(arm, int(file.parent.name.removeprefix("seed_"))) in sweep.cells:
+                continue  # it is done, or the run of this command says what it does with it
+            try:
+                there = identity(read_config(file.parent))
+            except (DamagedError, OSError):  # a report names it
+                continue
+            if keys := apart(here, there):
+                raise ConfigError(
+                    f"{file.parent} differs from the cells of this command in {', '.join(keys)}, so that no report "
+                    "could take them together; set it alike, or give these cells a study_name of their own"
+                )
 
 
 def check_code(config: Config) -> None:
