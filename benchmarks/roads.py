@@ -1,6 +1,6 @@
 """Walks the roads that people take, as they would, and says what of the code lies on them.
 
-    python benchmarks/roads.py                                    # all of them, twenty minutes on two loaded cores
+    python benchmarks/roads.py                                    # all of them, half an hour on two loaded cores
     python benchmarks/roads.py logs cluster                       # some of them
     python benchmarks/roads.py --out benchmarks/results/roads.json
     python benchmarks/roads.py --vllm .venv-vllm/bin/python       # with the step that samples by vLLM
@@ -21,6 +21,7 @@ import os
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import yaml
 from coverage import Coverage, CoverageData
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,6 +41,11 @@ SMALL = (
     "algorithm.num_prompts=4 algorithm.minibatch_prompts=2 algorithm.samples_per_prompt=4 evaluation.samples=1 "
     "task.num_heldout=16"
 )
+SERVING = {
+    "VLLM_SERVER_DEV_MODE": "1", "VLLM_USE_V2_MODEL_RUNNER": "0", "VLLM_API_KEY": "of these roads",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1",
+}  # fmt: skip
+"""What the line that starts a server sets."""
 LIMIT_S = 1200
 Lines = dict[str, set[int]]
 """File -> lines that ran."""
@@ -60,7 +67,7 @@ class Road:
     python: str = sys.executable
 
     def __call__(self, line: str, code: int = 0, python: str | None = None) -> str:
-        """Runs `dapo-lit LINE` to its end; what it printed."""
+        """Runs `dapo-lit LINE`, or a line that begins with `python`, to its end; what it printed."""
         process, traces = self.start(line, python)
         said, _ = process.communicate(timeout=LIMIT_S)
         self.finish(line, traces)
@@ -83,10 +90,12 @@ class Road:
         environment = {
             **os.environ, "COVERAGE_PROCESS_START": str(settings), "PYTHONPATH": f"{ROOT}:.", "OMP_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1", "DAPO_LIT_CACHE": str(self.work.with_name("cache")), "CUDA_VISIBLE_DEVICES": "",
+            **SERVING,
         }  # fmt: skip
         self.steps.append((line, time.perf_counter()))
+        words = shlex.split(line)
         return subprocess.Popen(
-            [python or self.python, "-m", "dapo_lit", *shlex.split(line)],
+            [python or self.python, *(words[1:] if words[0] == "python" else ["-m", "dapo_lit", *words])],
             cwd=self.work,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -102,7 +111,7 @@ class Road:
         self.seconds += seconds
         for file, ran in traced(traces).items():
             self.lines.setdefault(file, set()).update(ran)
-        print(f"{self.name:8} {seconds:6.1f} s  dapo-lit {line[:110]}", flush=True)
+        print(f"{self.name:9} {seconds:6.1f} s  {line[:120]}", flush=True)
 
     def must_have(self, *files: str) -> None:
         if missing := [file for file in files if not (self.work / file).is_file()]:
@@ -230,6 +239,32 @@ def arrival(road: Road, vllm: str | None = None) -> None:
     if vllm:
         road(f"{asked} 'study.seeds=[0,1]' study_name=by_vllm rollout=vllm", python=vllm)
 
+    if vllm:
+        served(road, vllm)
+
+
+def served(road: Road, vllm: str) -> None:
+    """A run that samples from a server of vLLM, started by the line that the run prints where none answers."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    line = (
+        f"train +experiment=dapo +regime=joint {SMALL} budget.steps=2 study_name=served rollout=vllm "
+        f"rollout.vllm.placement=server 'rollout.vllm.server.urls=[{url}]' rollout.vllm.server.folder=shared "
+        "rollout.vllm.server.wait_s=0 logger.progress=none"
+    )
+    said = road(line, code=2, python=vllm)
+    [asked] = [line.partition(" vllm serve ")[2] for line in said.splitlines() if " vllm serve " in line]
+    # as docs/vllm.md has it for vllm-cpu; without compilation, which takes longer than the run
+    cheap = "--block-size 32 --no-enable-chunked-prefill --enforce-eager --kv-cache-memory-bytes 134217728"
+    server, traces = road.start(f"python -m vllm.entrypoints.openai.api_server --model {asked} {cheap}", vllm)
+    try:
+        road(line.replace("wait_s=0", "wait_s=300"), python=vllm)
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.communicate(timeout=60)
+    road.finish("vllm serve", traces)
+
 
 def logs(road: Road) -> None:
     """Finished logs of another trainer and a ledger, to a decision (docs/decide.md)."""
@@ -269,8 +304,45 @@ def cluster(road: Road) -> None:
     road("export runs/killed/dapo/seed_0 output=exported license=apache-2.0")
 
 
+def pages(road: Road) -> None:
+    """What the pages begin with to which README leads: algorithms, models, tasks, turns, steps ahead, the library."""
+    small = "algorithm.num_prompts=4 algorithm.minibatch_prompts=2 evaluation.samples=1 logger.progress=none"
+    four = f"+experiment=four_sums {small}"
+    # docs/algorithms.md
+    others = "grpo,rloo,reinforce_plus_plus,dr_grpo,gspo,gmpo,cispo,clip_cov,kl_cov"
+    road(f"train -m {four} budget.steps=2 algorithm.samples_per_prompt=24 algorithm={others}")
+    road(f"train {four} budget.steps=2 algorithm=ppo algorithm.critic.warmup_steps=1 algorithm.kl.beta=0.1")
+    # docs/overlap.md, docs/mismatch.md
+    road(f"train {four} budget.steps=3 rollout.steps_ahead=1 algorithm.correction.kind=tis study_name=ahead")
+    # docs/models.md
+    road(f"train {four} budget.steps=1 'policy.lora={{rank: 4, alpha: 8}}' study_name=lora")
+    # docs/tasks.md, on a policy that was trained for two updates
+    once = f"{small} budget.steps=1 task.num_heldout=8"
+    for regime, task in (("programs", "string_programs"), ("parity", "parity")):
+        [stage, *_] = yaml.safe_load((ROOT / f"conf/task/{task}.yaml").read_text(encoding="utf-8"))["base"]["stages"]
+        shown = yaml.safe_dump([stage | {"updates": 2, "batch_size": 4}], default_flow_style=True, width=10_000).strip()
+        base = f"{shlex.quote(f'task.base.stages={shown}')} algorithm.samples_per_prompt=2 study_name={task}"
+        road(f"train +regime={regime} {once} algorithm=naive_grpo {base}")
+    # docs/turns.md, the first on a base policy that a clone has; docs/rewards.md
+    packed = f"policy.base_from={ROOT}/experiments/bases/factorial_half_calculator evaluation.final_samples=1"
+    road(f"train +study=factorial_half +regime=calculator study.arm=dapo seed=52 {once} {packed}")
+    road(f"train +experiment=dapo +regime=joint {once} turns.environment=second_try turns.max_turns=2 study_name=twice")
+    own = "reward.rule=sympy 'reward.weights={correctness: 1, format: 0.1, length: 0.1}' reward.extraction=number"
+    road(f"train {four} budget.steps=1 {own} study_name=rewards")
+    # docs/library.md
+    page = (ROOT / "docs/library.md").read_text(encoding="utf-8")
+    road.write("own_trainer.py", page.split('```python title="own_trainer.py"\n')[1].split("```")[0])
+    road("python own_trainer.py")
+    road.write(
+        "program.py",
+        "from dapo_lit import train\nrun = train('four_sums', steps=2, settings={'logger.rollouts_every': 1})\n"
+        "print(run.metrics['rollout/accuracy'], run.completions(2), run.page)\n",
+    )
+    road("python program.py")
+
+
 ROADS: dict[str, Callable[[Road], None]] = {
-    "readme": readme, "algorithm": own_algorithm, "arrival": arrival, "logs": logs, "cluster": cluster,
+    "readme": readme, "algorithm": own_algorithm, "arrival": arrival, "logs": logs, "cluster": cluster, "pages": pages,
 }  # fmt: skip
 
 
