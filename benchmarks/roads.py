@@ -239,7 +239,8 @@ def arrival(road: Road, vllm: str | None = None) -> None:
     if vllm:
         road(f"{asked} 'study.seeds=[0,1]' study_name=by_vllm rollout=vllm", python=vllm)
 
-    if vllm:
+        alone = "rollout=vllm rollout.vllm.placement=process rollout.vllm.kv_cache_gb=0.25 logger.progress=none"
+        road(f"train +experiment=dapo +regime=joint {SMALL} budget.steps=2 {alone} study_name=apart", python=vllm)
         served(road, vllm)
 
 
