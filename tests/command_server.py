@@ -6,6 +6,9 @@ At the first request this script imports them, and then it forks a process for e
 module, its arguments, folder and environment, and the files that take the output. It answers with the process's id.
 What is forked is the command as `python -m` runs it, a process with signals and an exit code of its own. The exit code
 is written to a file when the process has ended, and another file when everything that it started has ended too.
+
+Workers of pytest-xdist are forked as well (forked_worker.py): a request with `worker`, the code that makes one of a
+Python process, and with the descriptors of its streams.
 """
 
 import ctypes
@@ -47,6 +50,8 @@ def run(request: dict) -> None:
         os.environ.clear()
         os.environ.update(request["env"])
         os.chdir(request["cwd"])
+        # The checkout is one that is being changed; tests/test_study_launch.py tests that studies refuse it.
+        import_module("dapo_lit.cli.study_launch").uncommitted = list
         sys.path[:1] = [request["cwd"], *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         sys.argv = [request["module"], *request["arguments"]]
         sys.modules.pop(request["module"], None)  # imported below as a module, run here as a program
@@ -62,6 +67,24 @@ def run(request: dict) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def work(request: dict, streams: list[int]) -> None:
+    """A worker of pytest-xdist, in a process that was forked for it; does not return."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for number, given in enumerate(streams):
+        os.dup2(given, number)
+        os.close(given)
+    sys.stdin, sys.stdout, sys.stderr = (open(n, mode, closefd=False) for n, mode in enumerate("rww"))  # noqa: SIM115
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    sys.argv = ["-c"]
+    try:
+        exec(request["worker"], {"__name__": "__main__"})
+    except BaseException:
+        traceback.print_exc()
+    os._exit(0)
 
 
 def watched(request: dict, announce: int) -> None:
@@ -109,14 +132,22 @@ def import_all() -> None:
     torch.set_num_threads(1)
     for name in (*IMPORTED, *os.environ.get(ALSO, "").split()):
         import_module(name)
-    # The checkout is one that is being changed; tests/test_study_launch.py tests that studies refuse it.
-    import_module("dapo_lit.cli.study_launch").uncommitted = list
     # Hundreds of patterns, which transformers compiles when it loads its first model.
     import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("qwen2")
     # Most commands of the tests choose these groups and no other. Hydra's grammars and plugins are loaded by it too.
     import_module("dapo_lit.cli.config_tree").composed_tree(["+experiment=four_sums"])
     gc.collect()
     gc.freeze()  # a process that is forked has not to look through all this
+
+
+def received(connection: socket.socket) -> tuple[dict, list[int]]:
+    """A request, and the streams of a worker."""
+    text, streams = b"", list[int]()
+    while not text.endswith(b"\n"):
+        part, given, *_ = socket.recv_fds(connection, 1 << 20, 3)
+        text += part
+        streams += given
+    return json.loads(text), streams
 
 
 def main() -> None:
@@ -131,11 +162,15 @@ def main() -> None:
         signal.signal(signal.SIGCHLD, reap)
         while sys.stdin not in select.select(waits_for, [], [])[0]:
             connection = listening.accept()[0]
-            with connection, connection.makefile() as lines:
-                request = json.loads(lines.readline())
+            with connection:
+                request, streams = received(connection)
                 if os.fork() == 0:
                     listening.close()
+                    if streams:
+                        work(request, streams)  # it holds the connection open to its end
                     watched(request, connection.detach())
+                for stream in streams:
+                    os.close(stream)
         reap()
 
 

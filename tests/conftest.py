@@ -4,11 +4,14 @@ import copy
 import gc
 import json
 import os
+import shlex
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import cache as kept
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +71,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """The process that deals the tests out has the one server of commands that its workers share."""
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         start_server()
+        if find_spec("torch") is None:  # math_answers alone
+            return
+        # the workers too are forked from it
+        worker = shlex.join([sys.executable, "-I", "-S", str(Path(__file__).with_name("forked_worker.py"))])
+        config.option.tx = [f"popen//python={worker}"] * len(config.option.tx)
 
 
 def pytest_unconfigure() -> None:
