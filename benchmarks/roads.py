@@ -317,17 +317,16 @@ def pages(road: Road) -> None:
     road(f"train {four} budget.steps=3 rollout.steps_ahead=1 algorithm.correction.kind=tis study_name=ahead")
     # docs/models.md
     road(f"train {four} budget.steps=1 'policy.lora={{rank: 4, alpha: 8}}' study_name=lora")
-    # docs/tasks.md, on a policy that was trained for two updates
+    # docs/tasks.md, on a policy that was trained for two updates and on base policies that a clone has; docs/turns.md
     once = f"{small} budget.steps=1 task.num_heldout=8"
-    for regime, task in (("programs", "string_programs"), ("parity", "parity")):
-        [stage, *_] = yaml.safe_load((ROOT / f"conf/task/{task}.yaml").read_text(encoding="utf-8"))["base"]["stages"]
-        shown = yaml.safe_dump([stage | {"updates": 2, "batch_size": 4}], default_flow_style=True, width=10_000).strip()
-        base = f"{shlex.quote(f'task.base.stages={shown}')} algorithm.samples_per_prompt=2 study_name={task}"
-        road(f"train +regime={regime} {once} algorithm=naive_grpo {base}")
-    # docs/turns.md, the first on a base policy that a clone has; docs/rewards.md
-    packed = f"policy.base_from={ROOT}/experiments/bases/factorial_half_calculator evaluation.final_samples=1"
-    road(f"train +study=factorial_half +regime=calculator study.arm=dapo seed=52 {once} {packed}")
+    [stage, *_] = yaml.safe_load((ROOT / "conf/task/parity.yaml").read_text(encoding="utf-8"))["base"]["stages"]
+    shown = yaml.safe_dump([stage | {"updates": 2, "batch_size": 4}], default_flow_style=True, width=10_000).strip()
+    road(f"train +regime=parity {once} {shlex.quote(f'task.base.stages={shown}')} study_name=parity")
+    for regime in ("programs", "calculator"):
+        packed = f"policy.base_from={ROOT}/experiments/bases/factorial_half_{regime} evaluation.final_samples=1"
+        road(f"train +study=factorial_half +regime={regime} study.arm=dapo seed=52 {once} {packed}")
     road(f"train +experiment=dapo +regime=joint {once} turns.environment=second_try turns.max_turns=2 study_name=twice")
+    # docs/rewards.md
     own = "reward.rule=sympy 'reward.weights={correctness: 1, format: 0.1, length: 0.1}' reward.extraction=number"
     road(f"train {four} budget.steps=1 {own} study_name=rewards")
     # docs/library.md
