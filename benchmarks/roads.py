@@ -325,7 +325,6 @@ def pages(road: Road) -> None:
     for regime in ("programs", "calculator"):
         packed = f"policy.base_from={ROOT}/experiments/bases/factorial_half_{regime} evaluation.final_samples=1"
         road(f"train +study=factorial_half +regime={regime} study.arm=dapo seed=52 {once} {packed}")
-    road(f"train +experiment=dapo +regime=joint {once} turns.environment=second_try turns.max_turns=2 study_name=twice")
     # docs/rewards.md
     own = "reward.rule=sympy 'reward.weights={correctness: 1, format: 0.1, length: 0.1}' reward.extraction=number"
     road(f"train {four} budget.steps=1 {own} study_name=rewards")

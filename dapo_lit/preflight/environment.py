@@ -61,11 +61,13 @@ def try_environment(
         failures += [answer.error for answer in found.values() if answer.error is not None]
         if len(failures) == answers:
             break
+    spoken = [answer.observation for episode in said for _, answer in episode if answer.observation is not None]
+    failures += [f"no token of the policy's vocabulary is in {text[:60]!r}" for text in spoken if not len(encode(text))]
     warnings = []
     if failures:
         message = (
-            f"{name} gave no answer to {len(failures)} of {answers} turns that were tried (junk and reference answers; "
-            f"the first failure: {failures[0]})"
+            f"{name} gave no answer that the policy could read to {len(failures)} of {answers} turns that were tried "
+            f"(junk and reference answers; the first failure: {failures[0]})"
         )
         if len(failures) > max_error_frac * answers or len(failures) == answers:
             raise ConfigError(
@@ -79,7 +81,6 @@ def try_environment(
             f"{name} answers {differing} of {len(chosen)} turns differently when they are repeated; its answers may "
             "depend only on the problem and the policy's turns, or no run could be repeated"
         )
-    spoken = [answer.observation for episode in said for _, answer in episode if answer.observation is not None]
     if (longest := max((len(encode(text)) for text in spoken), default=0)) > turns.max_observation_tokens:
         warnings.append(
             f"{name} answers with {longest:,} tokens at once, and an episode has at most turns.max_observation_tokens="

@@ -89,7 +89,7 @@ def chatter(problem, responses):
 
 
 async def waits(problem, responses):
-    return "well"
+    return "77"
 
 
 class Waiting:
@@ -97,7 +97,7 @@ class Waiting:
         pass
 
     async def step(self, response):
-        return "well", 0.5
+        return "77", 0.5
 
 
 def always_raises(problem, responses):

@@ -53,6 +53,11 @@ def test_one_that_is_late_is_refused_with_its_own_deadline(check):
     assert "reached its deadline" in str(refused.value)
 
 
+def test_one_whose_words_the_policy_has_no_tokens_for_is_refused(check):
+    with pytest.raises(ConfigError, match=r"turns\.environment=second_try .* 3 of .*'wrong'"):
+        check("", "turns.environment=second_try")
+
+
 def test_one_that_fails_on_junk_is_refused_or_warned_about_as_the_run_would_be(check, capsys):
     with pytest.raises(ConfigError, match=r"turns\.environment=.* 6 of "):
         check("raises_on_junk")
@@ -66,7 +71,7 @@ def test_an_async_environment_is_awaited_and_an_episode_of_it_is_shown(check, ca
     printed = capsys.readouterr().out
     assert "warning" not in printed
     shown = [line.strip() for line in printed.splitlines() if "| environment" in line]
-    assert shown == ["| environment: 'well'" + (", reward 0.5" if name == "Waiting" else "")] * 3
+    assert shown == ["| environment: '77'" + (", reward 0.5" if name == "Waiting" else "")] * 3
     assert re.search(rf"user_environments\.{name}: .*16 of 16 turns of 4 episodes.* 0 of them", printed)
 
 
