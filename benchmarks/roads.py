@@ -62,9 +62,10 @@ class Road:
     name: str
     work: Path
     seconds: float = 0.0
-    steps: list[tuple[str, float]] = field(default_factory=list)
     lines: Lines = field(default_factory=dict)
     python: str = sys.executable
+    begun: dict[Path, float] = field(default_factory=dict)
+    """When each command began, by the folder of its traces."""
 
     def __call__(self, line: str, code: int = 0, python: str | None = None) -> str:
         """Runs `dapo-lit LINE`, or a line that begins with `python`, to its end; what it printed."""
@@ -77,7 +78,7 @@ class Road:
 
     def start(self, line: str, python: str | None = None) -> tuple["subprocess.Popen[str]", Path]:
         self.work.mkdir(exist_ok=True)
-        traces = self.work.with_name(f"{self.name}.traces_{len(self.steps)}")
+        traces = self.work.with_name(f"{self.name}.traces_{len(self.begun)}")
         traces.mkdir()
         settings = traces / "coveragerc"
         include = "\n    ".join(f"{ROOT}/{name}/*" for name in BUILDINGS)
@@ -92,7 +93,7 @@ class Road:
             "HF_HUB_OFFLINE": "1", "DAPO_LIT_CACHE": str(self.work.with_name("cache")), "CUDA_VISIBLE_DEVICES": "",
             **SERVING,
         }  # fmt: skip
-        self.steps.append((line, time.perf_counter()))
+        self.begun[traces] = time.perf_counter()
         words = shlex.split(line)
         return subprocess.Popen(
             [python or self.python, *(words[1:] if words[0] == "python" else ["-m", "dapo_lit", *words])],
@@ -106,8 +107,7 @@ class Road:
         ), traces
 
     def finish(self, line: str, traces: Path) -> None:
-        seconds = time.perf_counter() - self.steps[-1][1]
-        self.steps[-1] = line, seconds
+        seconds = time.perf_counter() - self.begun[traces]
         self.seconds += seconds
         for file, ran in traced(traces).items():
             self.lines.setdefault(file, set()).update(ran)
@@ -202,6 +202,8 @@ def readme(road: Road) -> None:
     road(f"advise {run}")
     road(f"replay {run} step=2 --html")
     road.must_have(f"{run}/replay/step_000002.html")
+    forked = "fork.steps=[2] fork.horizon=1 study.arms=[dapo] study.seeds=[0]"
+    road(f"train -m +study=fork fork.run={run} {forked}")  # docs/tutorials/ask_your_own_run.md
     road("docs ablate")
 
 
@@ -229,16 +231,16 @@ def arrival(road: Road, vllm: str | None = None) -> None:
     road("export runs/model/dapo/seed_0 output=model license=apache-2.0")
     rows = [{"question": f"{a}+{b}+1=", "solution": a + b + 1} for a in range(1, 9) for b in range(1, 9)]
     road.write("sums.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    asked = (
-        "ablate dynamic_sampling --model model --data sums.jsonl --yes task.template=plain reward.extraction=hash "
-        "task.max_response_tokens=24 task.max_prompt_tokens=24 algorithm.num_prompts=8 algorithm.minibatch_prompts=4 "
-        "algorithm.samples_per_prompt=4 algorithm.overlong.cache_tokens=6 budget.steps=2 evaluation.samples=1 "
-        "study.until=null study.underpowered=true"
+    own = (
+        "--model model --data sums.jsonl task.template=plain reward.extraction=hash task.max_response_tokens=24 "
+        "task.max_prompt_tokens=24 algorithm.num_prompts=8 algorithm.minibatch_prompts=4 budget.steps=2 "
+        "algorithm.samples_per_prompt=4 algorithm.overlong.cache_tokens=6 evaluation.samples=1"
     )
-    road(f"{asked} 'study.seeds=[0,1]'")
+    asked = f"ablate dynamic_sampling {own} --yes study.until=null study.underpowered=true 'study.seeds=[0,1]'"
+    road(asked)
+    road(f"ablate all {own} --plan --budget 100h study.pilot=true study_name=all")
     if vllm:
-        road(f"{asked} 'study.seeds=[0,1]' study_name=by_vllm rollout=vllm", python=vllm)
-
+        road(f"{asked} study_name=by_vllm rollout=vllm", python=vllm)
         alone = "rollout=vllm rollout.vllm.placement=process rollout.vllm.kv_cache_gb=0.25 logger.progress=none"
         road(f"train +experiment=dapo +regime=joint {SMALL} budget.steps=2 {alone} study_name=apart", python=vllm)
         served(road, vllm)
