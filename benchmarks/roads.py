@@ -324,8 +324,9 @@ def pages(road: Road) -> None:
     [stage, *_] = yaml.safe_load((ROOT / "conf/task/parity.yaml").read_text(encoding="utf-8"))["base"]["stages"]
     shown = yaml.safe_dump([stage | {"updates": 2, "batch_size": 4}], default_flow_style=True, width=10_000).strip()
     road(f"train +regime=parity {once} {shlex.quote(f'task.base.stages={shown}')} study_name=parity")
+    bases = ROOT / "experiments/bases"
     for regime in ("programs", "calculator"):
-        packed = f"policy.base_from={ROOT}/experiments/bases/factorial_half_{regime} evaluation.final_samples=1"
+        packed = f"policy.base_from={bases}/factorial_half_{regime} evaluation.final_samples=1"
         road(f"train +study=factorial_half +regime={regime} study.arm=dapo seed=52 {once} {packed}")
     # docs/rewards.md
     own = "reward.rule=sympy 'reward.weights={correctness: 1, format: 0.1, length: 0.1}' reward.extraction=number"
