@@ -202,7 +202,7 @@ def readme(road: Road) -> None:
     road(f"advise {run}")
     road(f"replay {run} step=2 --html")
     road.must_have(f"{run}/replay/step_000002.html")
-    forked = "fork.steps=[2] fork.horizon=1 study.arms=[dapo] study.seeds=[0]"
+    forked = "fork.steps=[2] fork.horizon=1 study.arms=[dapo-clip_higher] study.seeds=[0]"
     road(f"train -m +study=fork fork.run={run} {forked}")  # docs/tutorials/ask_your_own_run.md
     road("docs ablate")
 
