@@ -239,6 +239,9 @@ def test_more_seeds_with_another_setting_are_refused_before_their_first_cell(stu
     assert f"{STUDY}/dapo/seed_0" in said
     assert " in algorithm.clip.low, " in said
     assert done_at(study / STUDY) == before
+    aside = study / STUDY / "dapo" / "seed_0.replaced"
+    aside.mkdir()
+    (aside / "DONE.json").write_text("{}")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(study)
         _, sweep = prepare(["-m", "+study=placebo", *TINY, "study.seeds=[2,3]"])

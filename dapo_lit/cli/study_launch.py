@@ -150,12 +150,15 @@ def prepare(arguments: Sequence[str]) -> tuple[list[str], Sweep]:
 def check_finished(sweep: Sweep, study: Design) -> None:
     """Refuses a study whose folder has finished cells of other seeds that no report would take together with these."""
     from ablations.read.guard import apart
+    from ablations.read.runs import RUN_NAME
 
     for arm in dict.fromkeys(cell.arm for cell in sweep.cells):
         here = identity(config_of(with_values(sweep.tree, find_arm(study, arm)), Config).model_dump(mode="json"))
         for file in sorted((sweep.folder / arm).glob(f"seed_*/{DONE}")):
-            if Cell(arm, int(file.parent.name.removeprefix("seed_"))) in sweep.cells:
-                continue  # it is done, or the run of this command says what it does with it
+            name = file.parent.name
+            # One that was moved aside is none of the study's, and what happens to one of this command its run says.
+            if not RUN_NAME.fullmatch(name) or Cell(arm, int(name.removeprefix("seed_"))) in sweep.cells:
+                continue
             try:
                 there = identity(read_config(file.parent))
             except (DamagedError, OSError):  # a report names it

@@ -94,7 +94,7 @@ def test_what_is_looked_at_first_loads_no_torch():
 
 
 @pytest.mark.skipif(bool(find_spec("vllm")), reason="vLLM is installed here")
-def test_vllm_that_is_not_installed_is_refused_before_a_base_policy_is_trained(tmp_path, monkeypatch):
+def test_vllm_that_is_not_installed_is_refused_before_a_base_policy_is_trained(tmp_path):
     done = run_cli("+experiment=chain_sum_rare", "rollout=vllm", "task.base=null", f"runs_dir={tmp_path}", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("error: rollout=vllm needs vLLM 0.26 to 0.32, and none is installed; ")
