@@ -19,6 +19,8 @@ CPU_TORCH := $(if $(GPU),,--retries 1 --extra-index-url https://download.pytorch
 PARITY := .venv-parity
 # what is imported is compiled then: all of torch, transformers and sympy takes half of an install's processor time
 export PIP_NO_COMPILE ?= 1
+# uv trusts the machine's authorities, as pip does: a company's network has one of its own
+export UV_SYSTEM_CERTS ?= 1
 # one thread per process: tiny models run several times faster whenever anything else runs
 export OMP_NUM_THREADS ?= 1
 # or every process compiles the package anew, and every worker the tests
